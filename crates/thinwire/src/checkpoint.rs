@@ -1,0 +1,322 @@
+//! Checkpoints: named vectors into safetensors files, one a worker, and a manifest that says which belong together.
+//!
+//! Every file is written under another name, flushed, and renamed; the manifest last. So `manifest.json` always names a
+//! complete set of files, whatever happens while the next set is being written. Reading checks all of a file (version, names,
+//! types, lengths, digest) before it writes to anything. docs/checkpoint-format.md has the details.
+
+use crate::error::{Error, Result};
+use crate::optimizer::{Entry, Share, Slot};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+pub const FORMAT: &str = "thinwire-checkpoint";
+pub const VERSION: u32 = 1;
+const MANIFEST: &str = "manifest.json";
+
+/// What belongs together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: String,
+    pub version: u32,
+    /// Steps taken.
+    pub step: u64,
+    pub parameters: usize,
+    /// The resolved configuration.
+    pub config: serde_json::Value,
+    /// One a worker, in rank order.
+    pub files: Vec<Written>,
+}
+
+/// A file of one worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    pub name: String,
+    pub bytes: u64,
+    /// XXH3, 64 bits, in hex.
+    pub digest: String,
+}
+
+/// Writes one worker's entries to `dir`, by rename.
+pub fn write(dir: &Path, step: u64, rank: usize, workers: usize, entries: &[Entry<'_>]) -> Result<Written> {
+    fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    let name = format!("step-{step}-worker-{rank}-of-{workers}.safetensors");
+    let unfinished = dir.join(format!("{name}.unfinished"));
+    let views = entries.iter().map(|entry| (entry.name, view(&entry.slot)));
+    safetensors::serialize_to_file(views, None, &unfinished).map_err(|error| Error::checkpoint(&unfinished, error))?;
+    let (bytes, digest) = measure(&unfinished)?;
+    rename(&unfinished, &dir.join(&name))?;
+    Ok(Written { name, bytes, digest })
+}
+
+/// Writes the manifest, by rename; `rank` keeps workers that share a folder from writing to one file.
+pub fn write_manifest(dir: &Path, rank: usize, manifest: &Manifest) -> Result<()> {
+    let unfinished = dir.join(format!("{MANIFEST}.{rank}.unfinished"));
+    let text = serde_json::to_string_pretty(manifest).expect("a manifest is plain data");
+    fs::write(&unfinished, text + "\n").map_err(Error::io(&unfinished))?;
+    rename(&unfinished, &dir.join(MANIFEST))
+}
+
+/// Removes this worker's files that `manifest` does not name; worker 0 also those of ranks there no longer are.
+pub fn remove_older(dir: &Path, rank: usize, manifest: &Manifest) -> Result<()> {
+    for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
+        let path = entry.map_err(Error::io(dir))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(owner) = owner(&name) else { continue };
+        let mine = owner == rank || rank == 0 && owner >= manifest.files.len();
+        if mine && manifest.files.iter().all(|file| file.name != name) {
+            fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The rank in `step-7-worker-2-of-4.safetensors`, also of one left unfinished.
+fn owner(name: &str) -> Option<usize> {
+    let (_, rest) = name.strip_prefix("step-")?.split_once("-worker-")?;
+    rest.contains(".safetensors").then(|| rest.split_once("-of-"))??.0.parse().ok()
+}
+
+/// Flushes `from` and gives it its name.
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    let flush = |path: &Path| File::open(path).and_then(|file| file.sync_all()).map_err(Error::io(path));
+    flush(from)?;
+    fs::rename(from, to).map_err(Error::io(to))?;
+    // The name itself is on disk once its folder is; not every system lets a folder be opened.
+    if cfg!(unix) { flush(to.parent().expect("a file in a folder")) } else { Ok(()) }
+}
+
+fn view<'a>(slot: &'a Slot<'_>) -> TensorView<'a> {
+    let (dtype, len, bytes) = match slot {
+        Slot::Floats(values) => (Dtype::F32, values.len(), bytemuck::cast_slice(values)),
+        Slot::Doubles(values) => (Dtype::F64, values.len(), bytemuck::cast_slice(values)),
+        Slot::Word(word) => (Dtype::U64, 1, bytemuck::bytes_of(&**word)),
+    };
+    TensorView::new(dtype, vec![len], bytes).expect("as many bytes as values take")
+}
+
+/// The length and the digest of a file.
+fn measure(path: &Path) -> Result<(u64, String)> {
+    let mut file = File::open(path).map_err(Error::io(path))?;
+    let (mut digest, mut piece, mut bytes) = (Xxh3::new(), vec![0; 1 << 20], 0);
+    loop {
+        match file.read(&mut piece).map_err(Error::io(path))? {
+            0 => return Ok((bytes, format!("{:016x}", digest.digest()))),
+            read => {
+                digest.update(&piece[..read]);
+                bytes += read as u64;
+            }
+        }
+    }
+}
+
+/// A checkpoint that was found whole as far as its manifest goes.
+#[derive(Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    pub manifest: Manifest,
+}
+
+impl Checkpoint {
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Checkpoint> {
+        let dir = dir.into();
+        let path = dir.join(MANIFEST);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::checkpoint(
+                    dir,
+                    format!("there is no {MANIFEST}: not a checkpoint, or never finished"),
+                ));
+            }
+            text => text.map_err(Error::io(&path))?,
+        };
+        let foreign = |error| Error::checkpoint(&path, format!("not a manifest of ours: {error}"));
+        let value = serde_json::from_str::<serde_json::Value>(&text).map_err(foreign)?;
+        if value.get("format").and_then(|format| format.as_str()) != Some(FORMAT) {
+            return Err(Error::checkpoint(path, format!("its format is not {FORMAT:?}")));
+        }
+        let version = value.get("version").cloned().unwrap_or_default();
+        if version != VERSION {
+            return Err(Error::checkpoint(path, format!("it is of version {version}, this build reads {VERSION}")));
+        }
+        Ok(Checkpoint { dir, manifest: serde_json::from_value(value).map_err(foreign)? })
+    }
+
+    pub fn workers(&self) -> usize {
+        self.manifest.files.len()
+    }
+
+    /// Reads the entries of worker `rank` of `workers`. With another number of workers than saved, all files are read:
+    /// what was each worker's own becomes their mean, what was cut among them is cut anew.
+    pub fn read(&self, rank: usize, workers: usize, entries: &mut [Entry<'_>]) -> Result<()> {
+        let same = workers == self.workers();
+        let needed = if same { rank..rank + 1 } else { 0..self.workers() };
+        let mut files = needed.map(|rank| self.file(rank)).collect::<Result<Vec<_>>>()?;
+        for file in &files {
+            file.check_names(entries)?;
+        }
+        for entry in &*entries {
+            check_lengths(&files, entry, same)?;
+        }
+        for entry in entries {
+            match (same, &entry.share) {
+                (true, _) | (false, Share::Same) => files[0].read(entry.name, 0, bytes_of(&mut entry.slot))?,
+                (false, Share::Mean) => read_mean(&mut files, entry)?,
+                (false, Share::Cut(range)) => read_cut(&mut files, entry.name, range.clone(), &mut entry.slot)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Worker `rank`'s file, checked against the manifest.
+    fn file(&self, rank: usize) -> Result<Stored> {
+        let Some(written) = self.manifest.files.get(rank) else {
+            return Err(Error::checkpoint(&self.dir, format!("it has no file of worker {rank}")));
+        };
+        let path = self.dir.join(&written.name);
+        if !path.is_file() {
+            return Err(Error::checkpoint(path, "the manifest names this file, and it is not there"));
+        }
+        let (bytes, digest) = measure(&path)?;
+        if bytes != written.bytes {
+            return Err(Error::checkpoint(path, format!("it has {bytes} bytes, the manifest says {}", written.bytes)));
+        }
+        if digest != written.digest {
+            return Err(Error::checkpoint(path, "its contents are not those the manifest describes"));
+        }
+        Stored::open(path)
+    }
+}
+
+/// A worker's file, open.
+struct Stored {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// Where the data starts.
+    start: u64,
+    metadata: Metadata,
+}
+
+impl Stored {
+    fn open(path: PathBuf) -> Result<Stored> {
+        let mut file = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
+        let mut header = vec![0; 8];
+        file.read_exact(&mut header).map_err(Error::io(&path))?;
+        let len = u64::from_le_bytes(header[..8].try_into().expect("eight bytes"));
+        let available = file.get_ref().metadata().map_err(Error::io(&path))?.len();
+        if len > available {
+            return Err(Error::checkpoint(path, "it is no safetensors file"));
+        }
+        header.resize(8 + len as usize, 0);
+        file.read_exact(&mut header[8..]).map_err(Error::io(&path))?;
+        let (_, metadata) = SafeTensors::read_metadata(&header).map_err(|error| Error::checkpoint(&path, error))?;
+        Ok(Stored { path, file, start: 8 + len, metadata })
+    }
+
+    /// The bytes of `name`: where, and how many.
+    fn place(&self, name: &str) -> Result<(u64, u64)> {
+        let missing = || Error::checkpoint(&self.path, format!("it has no {name}"));
+        let info = self.metadata.info(name).ok_or_else(missing)?;
+        Ok((self.start + info.data_offsets.0 as u64, (info.data_offsets.1 - info.data_offsets.0) as u64))
+    }
+
+    fn check_names(&self, entries: &[Entry<'_>]) -> Result<()> {
+        for entry in entries {
+            self.place(entry.name)?;
+            let (expected, got) = (dtype(&entry.slot), self.metadata.info(entry.name).expect("just found").dtype);
+            if expected != got {
+                let problem = format!("{} holds {got:?}, where {expected:?} belongs", entry.name);
+                return Err(Error::checkpoint(&self.path, problem));
+            }
+        }
+        match self.metadata.tensors().keys().find(|name| entries.iter().all(|entry| entry.name != **name)) {
+            Some(unknown) => {
+                Err(Error::checkpoint(&self.path, format!("it has {unknown}, which this optimizer has not")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the bytes of `name` from `skip` on.
+    fn read(&mut self, name: &str, skip: u64, out: &mut [u8]) -> Result<()> {
+        let (at, _) = self.place(name)?;
+        self.file.seek(SeekFrom::Start(at + skip)).map_err(Error::io(&self.path))?;
+        self.file.read_exact(out).map_err(Error::io(&self.path))
+    }
+}
+
+/// Every file must hold as much of `entry` as it is expected to.
+fn check_lengths(files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
+    let expected = len_of(&entry.slot);
+    if !same && matches!(entry.share, Share::Cut(_)) {
+        return Ok(());
+    }
+    for file in files {
+        let (_, got) = file.place(entry.name)?;
+        if got != expected {
+            let problem = format!("{} has {got} bytes, where {expected} belong", entry.name);
+            return Err(Error::checkpoint(&file.path, problem));
+        }
+    }
+    Ok(())
+}
+
+/// The mean over the files, summed in rank order, in f32, as everywhere.
+fn read_mean(files: &mut [Stored], entry: &mut Entry<'_>) -> Result<()> {
+    let Slot::Floats(mean) = &mut entry.slot else { unreachable!("means are of vectors") };
+    let count = files.len() as f32;
+    mean.fill(0.0);
+    let mut piece = vec![0f32; 1 << 16];
+    for file in files {
+        for (i, sum) in mean.chunks_mut(piece.len()).enumerate() {
+            let values = &mut piece[..sum.len()];
+            file.read(entry.name, (i << 18) as u64, bytemuck::cast_slice_mut(values))?;
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += *value);
+        }
+    }
+    mean.iter_mut().for_each(|mean| *mean /= count);
+    Ok(())
+}
+
+/// This range of the vector that lies cut, in rank order, in the files.
+fn read_cut(files: &mut [Stored], name: &str, range: std::ops::Range<usize>, slot: &mut Slot<'_>) -> Result<()> {
+    let Slot::Floats(out) = slot else { unreachable!("only vectors are cut") };
+    let mut from = 0;
+    for file in files {
+        let to = from + file.place(name)?.1 as usize / 4;
+        let (first, last) = (range.start.max(from), range.end.min(to));
+        if first < last {
+            let part = &mut out[first - range.start..last - range.start];
+            file.read(name, 4 * (first - from) as u64, bytemuck::cast_slice_mut(part))?;
+        }
+        from = to;
+    }
+    Ok(())
+}
+
+fn dtype(slot: &Slot<'_>) -> Dtype {
+    match slot {
+        Slot::Floats(_) => Dtype::F32,
+        Slot::Doubles(_) => Dtype::F64,
+        Slot::Word(_) => Dtype::U64,
+    }
+}
+
+fn len_of(slot: &Slot<'_>) -> u64 {
+    match slot {
+        Slot::Floats(values) => 4 * values.len() as u64,
+        Slot::Doubles(values) => 8 * values.len() as u64,
+        Slot::Word(_) => 8,
+    }
+}
+
+fn bytes_of<'a>(slot: &'a mut Slot<'_>) -> &'a mut [u8] {
+    match slot {
+        Slot::Floats(values) => bytemuck::cast_slice_mut(values),
+        Slot::Doubles(values) => bytemuck::cast_slice_mut(values),
+        Slot::Word(word) => bytemuck::bytes_of_mut(*word),
+    }
+}

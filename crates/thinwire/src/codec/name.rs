@@ -1,0 +1,123 @@
+//! The names of the codecs, as configurations spell them, and the numbers that stand for them in a message.
+
+use super::{Cast, Codec, Power2, Sign, TopK, Uniform};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `bf16`, `f16`, `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum CodecName {
+    Sign,
+    /// Bits a value, 2 to 8.
+    Uniform(u8),
+    /// Bits a value, 2 to 6.
+    Power2(u8),
+    /// The part of each block that is kept, in millionths: 1 to 1,000,000.
+    TopK(u32),
+    Bf16,
+    F16,
+    F32,
+}
+
+impl CodecName {
+    /// What a name may be, for messages to people.
+    pub const ACCEPTED: &str =
+        "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01), bf16, f16, f32";
+
+    pub fn codec(self) -> Box<dyn Codec> {
+        match self {
+            CodecName::Sign => Box::new(Sign),
+            CodecName::Uniform(width) => Box::new(Uniform { width }),
+            CodecName::Power2(width) => Box::new(Power2 { width }),
+            CodecName::TopK(millionths) => Box::new(TopK { millionths }),
+            CodecName::Bf16 => Box::new(Cast::Bf16),
+            CodecName::F16 => Box::new(Cast::F16),
+            CodecName::F32 => Box::new(Cast::F32),
+        }
+    }
+
+    /// The number in a message's header: the kind in the top byte, its setting below.
+    pub fn id(self) -> u32 {
+        let (kind, setting) = match self {
+            CodecName::Sign => (1, 0),
+            CodecName::Uniform(width) => (2, u32::from(width)),
+            CodecName::Power2(width) => (3, u32::from(width)),
+            CodecName::TopK(millionths) => (4, millionths),
+            CodecName::Bf16 => (5, 0),
+            CodecName::F16 => (6, 0),
+            CodecName::F32 => (7, 0),
+        };
+        kind << 24 | setting
+    }
+
+    /// The inverse of [`CodecName::id`].
+    pub fn from_id(id: u32) -> Option<CodecName> {
+        let setting = id & 0x00ff_ffff;
+        let name = match (id >> 24, setting) {
+            (1, 0) => CodecName::Sign,
+            (2, 2..=8) => CodecName::Uniform(setting as u8),
+            (3, 2..=6) => CodecName::Power2(setting as u8),
+            (4, 1..=1_000_000) => CodecName::TopK(setting),
+            (5, 0) => CodecName::Bf16,
+            (6, 0) => CodecName::F16,
+            (7, 0) => CodecName::F32,
+            _ => return None,
+        };
+        Some(name)
+    }
+}
+
+impl fmt::Display for CodecName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CodecName::Sign => f.write_str("sign"),
+            CodecName::Uniform(width) => write!(f, "uniform{width}"),
+            CodecName::Power2(width) => write!(f, "power{width}"),
+            CodecName::TopK(millionths) => write!(f, "topk{}", f64::from(*millionths) / 1e6),
+            CodecName::Bf16 => f.write_str("bf16"),
+            CodecName::F16 => f.write_str("f16"),
+            CodecName::F32 => f.write_str("f32"),
+        }
+    }
+}
+
+/// A name that is none of [`CodecName::ACCEPTED`].
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("`{0}` is no codec; accepted: {accepted}", accepted = CodecName::ACCEPTED)]
+pub struct UnknownCodec(String);
+
+impl FromStr for CodecName {
+    type Err = UnknownCodec;
+
+    fn from_str(name: &str) -> Result<CodecName, UnknownCodec> {
+        let setting = |prefix| name.strip_prefix(prefix).filter(|rest: &&str| !rest.starts_with('+'));
+        let width = |prefix, most| setting(prefix)?.parse().ok().filter(|width| (2..=most).contains(width));
+        let fraction = || setting("topk")?.parse().ok().filter(|k| (1e-6..=1.0).contains(k));
+        match name {
+            "sign" => Some(CodecName::Sign),
+            "bf16" => Some(CodecName::Bf16),
+            "f16" => Some(CodecName::F16),
+            "f32" => Some(CodecName::F32),
+            _ => (width("uniform", 8).map(CodecName::Uniform))
+                .or_else(|| width("power", 6).map(CodecName::Power2))
+                .or_else(|| fraction().map(|k: f64| CodecName::TopK((k * 1e6).round() as u32))),
+        }
+        .ok_or_else(|| UnknownCodec(name.to_owned()))
+    }
+}
+
+impl TryFrom<String> for CodecName {
+    type Error = UnknownCodec;
+
+    fn try_from(name: String) -> Result<CodecName, UnknownCodec> {
+        name.parse()
+    }
+}
+
+impl From<CodecName> for String {
+    fn from(name: CodecName) -> String {
+        name.to_string()
+    }
+}

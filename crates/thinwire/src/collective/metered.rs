@@ -1,0 +1,104 @@
+//! The meter: every byte and every wait passes here, and is counted here.
+
+use super::Collective;
+use crate::error::Result;
+use crate::schedule::Round;
+use serde::Serialize;
+use std::time::Instant;
+
+/// What one worker has sent and waited for since it was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Traffic {
+    /// To other workers, headers included; what a worker keeps for itself crosses no wire.
+    pub bytes_sent: u64,
+    pub messages_sent: u64,
+    /// Outside the rounds: the first greeting, and notes about checkpoints.
+    pub control_bytes_sent: u64,
+    pub rounds: Rounds,
+    pub seconds: Seconds,
+    /// Steps at which this worker's gradient was not finite and was left out.
+    pub left_out: u64,
+}
+
+/// Steps by what was averaged in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rounds {
+    pub exact: u64,
+    pub coarse: u64,
+    pub skipped: u64,
+}
+
+impl Rounds {
+    pub fn count(&mut self, round: Round) {
+        *match round {
+            Round::Exact => &mut self.exact,
+            Round::Coarse => &mut self.coarse,
+            Round::Skipped => &mut self.skipped,
+        } += 1;
+    }
+}
+
+/// Time by phase: coding and averaging, handing bytes to the transport, waiting for other workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Seconds {
+    pub pack: f64,
+    pub wire: f64,
+    pub wait: f64,
+}
+
+/// A transport with its meter.
+pub struct Metered {
+    collective: Box<dyn Collective>,
+    pub traffic: Traffic,
+}
+
+impl Metered {
+    pub fn new(collective: Box<dyn Collective>) -> Metered {
+        Metered { collective, traffic: Traffic::default() }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.collective.rank()
+    }
+
+    pub fn size(&self) -> usize {
+        self.collective.size()
+    }
+
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.rank();
+        (0..self.size()).filter(move |worker| *worker != me)
+    }
+
+    /// A message of a round.
+    pub fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
+        let start = Instant::now();
+        self.collective.send(to, message, during)?;
+        self.traffic.bytes_sent += message.len() as u64;
+        self.traffic.messages_sent += 1;
+        self.traffic.seconds.wire += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// A message outside the rounds.
+    pub fn send_control(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
+        self.collective.send(to, message, during)?;
+        self.traffic.control_bytes_sent += message.len() as u64;
+        Ok(())
+    }
+
+    pub fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
+        let start = Instant::now();
+        self.collective.receive(from, message, during)?;
+        self.traffic.seconds.wait += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Runs `work` on the `pack` clock.
+    pub fn packing<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.traffic.seconds.pack += start.elapsed().as_secs_f64();
+        done
+    }
+}

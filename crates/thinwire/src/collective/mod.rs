@@ -1,0 +1,34 @@
+//! Transports: how bytes get from one worker to another.
+//!
+//! Everything the engine needs of a network is in [`Collective`]: messages to a worker, messages from a worker, in order.
+//! All-to-all, all-gather, gather and broadcast are loops over these two in [`exchange`](crate::exchange), so that the
+//! algorithm exists once, the sums run in rank order on every transport, and packing one bucket overlaps sending another.
+
+mod metered;
+mod solo;
+pub mod threads;
+
+pub use metered::{Metered, Rounds, Seconds, Traffic};
+pub use solo::Solo;
+
+use crate::error::Result;
+
+/// A worker's place in a group, and its connection to the others.
+///
+/// Messages between two workers arrive whole and in the order sent. Nothing waits for ever: a worker that is gone, or
+/// that stays silent past the transport's deadline, is an error that names it.
+pub trait Collective: Send {
+    fn rank(&self) -> usize;
+
+    fn size(&self) -> usize;
+
+    /// Sends `message` to worker `to`, another than this one. `during` is what an error says was going on.
+    ///
+    /// Does not wait for the receiver: a worker may send several messages before anyone receives one.
+    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()>;
+
+    /// Waits for the next message of worker `from`, another than this one, and puts it into `message`.
+    ///
+    /// On entry `message` is as long as the message is expected to be; on return it is the message, however long.
+    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()>;
+}

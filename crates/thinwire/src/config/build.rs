@@ -1,0 +1,101 @@
+//! From a resolved configuration to the parts of a worker; the only match on an optimizer's name.
+
+use super::{Config, Freeze, Name, NonFinite, Sync, Warmup};
+use crate::error::Result;
+use crate::exchange::{Coding, Codings};
+use crate::groups::Groups;
+use crate::layout::Shape;
+use crate::optimizer::{Adam, Auto, EfficientAdam, Hyper, OneBitAdam, Optimizer, ZeroOneAdam};
+use crate::schedule::{Calendar, SyncSteps, VarianceSteps};
+use crate::tiles::Threads;
+
+/// These take what [`Config::resolved`] returns, where every word they ask for is filled in.
+impl Config {
+    pub(crate) fn shape(&self, values: usize, workers: usize) -> Shape {
+        let (block, topology) = (self.block.expect("resolved"), self.topology.expect("resolved"));
+        Shape { values, block, workers, topology }
+    }
+
+    pub(crate) fn codings(&self, shape: Shape) -> Codings {
+        let bucket = self.bucket.expect("resolved");
+        let coarse = self.codec_up.zip(self.codec_down);
+        Codings {
+            exact: self.exact_codec.map(|codec| Coding::new(shape, codec, codec, bucket)),
+            coarse: coarse.map(|(up, down)| Coding::new(shape, up, down, bucket)),
+        }
+    }
+
+    pub(crate) fn groups(&self, values: usize) -> Result<Groups> {
+        Groups::new(&self.groups, values, self.weight_decay.expect("resolved"))
+    }
+
+    pub(crate) fn threads(&self) -> Result<Threads> {
+        Threads::new(self.threads.expect("resolved"))
+    }
+
+    pub(crate) fn skips_non_finite(&self) -> bool {
+        self.non_finite == Some(NonFinite::Skip)
+    }
+
+    pub(crate) fn optimizer(&self, params: &[f32]) -> Result<Box<dyn Optimizer>> {
+        let (betas, eps) = (self.betas.expect("resolved"), self.eps.expect("resolved"));
+        let hyper = Hyper::new(betas, eps, self.bias_correction.expect("resolved"), self.groups(params.len())?);
+        Ok(match self.name {
+            Name::Adam => Box::new(Adam::new(hyper, params.len())),
+            Name::OneBitAdam => {
+                let lr_warmup = self.learning_rate.as_ref().map_or(0, |schedule| schedule.warmup);
+                let warmup = match self.warmup.expect("resolved") {
+                    Warmup::Steps(steps) => Ok(steps),
+                    Warmup::Auto => Err(Auto::new(lr_warmup, betas.1)),
+                };
+                Box::new(OneBitAdam::new(hyper, params.len(), warmup))
+            }
+            Name::ZeroOneAdam => Box::new(ZeroOneAdam::new(hyper, self.calendar(), params)),
+            Name::EfficientAdam => Box::new(EfficientAdam::new(hyper, self.theta.expect("resolved"), params.len())),
+        })
+    }
+
+    /// Which round each step has.
+    pub(crate) fn calendar(&self) -> Calendar {
+        match self.name {
+            Name::Adam => Calendar::Exact,
+            Name::EfficientAdam => Calendar::Coarse,
+            Name::OneBitAdam => match self.warmup.expect("resolved") {
+                Warmup::Steps(steps) => Calendar::OneBit { warmup: Some(steps) },
+                Warmup::Auto => Calendar::OneBit { warmup: None },
+            },
+            Name::ZeroOneAdam => Calendar::ZeroOne { variance: self.variance_steps(), sync: self.sync_steps() },
+        }
+    }
+
+    fn variance_steps(&self) -> VarianceSteps {
+        match &self.variance_steps {
+            Some(steps) => VarianceSteps::Custom(steps.clone()),
+            None => VarianceSteps::Growing {
+                kappa: self.kappa.expect("resolved"),
+                freeze: match self.freeze.expect("resolved") {
+                    Freeze::Step(step) => Some(step),
+                    Freeze::Never => None,
+                },
+            },
+        }
+    }
+
+    fn sync_steps(&self) -> SyncSteps {
+        let start = self.sync_start.unwrap_or(0);
+        match self.sync.expect("resolved") {
+            Sync::FollowLr => SyncSteps::FollowLr {
+                peak: self.learning_rate.as_ref().expect("resolved").peak,
+                start,
+                longest: self.sync_longest.expect("resolved"),
+            },
+            Sync::Doubling => SyncSteps::Doubling {
+                start,
+                every: self.sync_every.expect("resolved"),
+                longest: self.sync_longest.expect("resolved"),
+            },
+            Sync::Every => SyncSteps::Every { start, gap: self.sync_every.expect("resolved") },
+            Sync::Custom => SyncSteps::Custom(self.sync_steps.clone().expect("resolved")),
+        }
+    }
+}

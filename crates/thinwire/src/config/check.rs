@@ -1,0 +1,138 @@
+//! What a configuration may not say: a word that is not for this optimizer, a value that cannot be.
+
+use super::{Config, Name, Sync, Warmup};
+use crate::codec::{CodecName, MAX_BLOCK};
+use crate::error::{Error, Result};
+use crate::schedule::Decay;
+use Name::{EfficientAdam, OneBitAdam, ZeroOneAdam};
+
+/// The words that only some optimizers know.
+const BELONGS_TO: &[(&str, &[Name])] = &[
+    ("codec", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
+    ("codec_up", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
+    ("codec_down", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
+    ("exact_codec", &[Name::Adam, OneBitAdam, ZeroOneAdam]),
+    ("warmup", &[OneBitAdam]),
+    ("freeze_step", &[OneBitAdam]),
+    ("kappa", &[ZeroOneAdam]),
+    ("freeze", &[ZeroOneAdam]),
+    ("variance_steps", &[ZeroOneAdam]),
+    ("sync", &[ZeroOneAdam]),
+    ("sync_start", &[ZeroOneAdam]),
+    ("sync_every", &[ZeroOneAdam]),
+    ("sync_longest", &[ZeroOneAdam]),
+    ("sync_steps", &[ZeroOneAdam]),
+    ("var_freeze_step", &[ZeroOneAdam]),
+    ("var_update_scaler", &[ZeroOneAdam]),
+    ("local_step_scaler", &[ZeroOneAdam]),
+    ("local_step_clipper", &[ZeroOneAdam]),
+    ("theta", &[EfficientAdam]),
+];
+
+fn require(holds: bool, key: &str, value: impl std::fmt::Debug, accepted: &str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::config(key, format!("{value:?}"), format!("accepted: {accepted}"))) }
+}
+
+impl Config {
+    /// Refuses words of another optimizer, and words that exclude each other.
+    pub(super) fn check_words(&self) -> Result<()> {
+        let written = serde_json::to_value(self).expect("a configuration is plain data");
+        for (key, names) in BELONGS_TO {
+            if let Some(value) = written.get(key)
+                && !names.contains(&self.name)
+            {
+                let owners = names.iter().map(Name::to_string).collect::<Vec<_>>().join(", ");
+                return Err(Error::config(key, value, format!("is no word of {}; it belongs to {owners}", self.name)));
+            }
+        }
+        let exclude = |key: &str, other: &str| match (written.get(key), written.get(other)) {
+            (Some(value), Some(_)) => Err(Error::config(key, value, format!("excludes {other}; give one of the two"))),
+            _ => Ok(()),
+        };
+        for other in ["kappa", "freeze", "var_freeze_step", "var_update_scaler"] {
+            exclude("variance_steps", other)?;
+        }
+        if self.codec_up.is_some() && self.codec_down.is_some() {
+            exclude("codec", "codec_up")?;
+        }
+        self.check_sync_words()
+    }
+
+    /// `sync` decides which of the words around it mean something.
+    fn check_sync_words(&self) -> Result<()> {
+        let Some(sync) = self.sync else { return Ok(()) };
+        let unused = |key: &str, given: bool| {
+            let accepted = format!("has no meaning with sync = {:?}", serde_json::json!(sync));
+            if given { Err(Error::config(key, "given", accepted.replace('"', ""))) } else { Ok(()) }
+        };
+        unused("sync_every", self.sync_every.is_some() && matches!(sync, Sync::FollowLr | Sync::Custom))?;
+        unused("sync_longest", self.sync_longest.is_some() && matches!(sync, Sync::Every | Sync::Custom))?;
+        unused("sync_start", self.sync_start.is_some() && sync == Sync::Custom)?;
+        unused("sync_steps", self.sync_steps.is_some() && sync != Sync::Custom)
+    }
+
+    /// Refuses values that cannot be. Everything is filled in by now.
+    pub(super) fn check_values(&self) -> Result<()> {
+        if let Some((beta1, beta2)) = self.betas {
+            let fits = |beta: f64| (0.0..1.0).contains(&beta);
+            require(fits(beta1) && fits(beta2), "betas", (beta1, beta2), "two numbers of at least 0 and below 1")?;
+        }
+        let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
+        if let Some(eps) = self.eps {
+            require(eps.is_finite() && eps > 0.0, "eps", eps, "a number above 0, such as 1e-8")?;
+        }
+        if let Some(decay) = self.weight_decay {
+            require(at_least_zero(decay), "weight_decay", decay, "a number of at least 0, such as 0.01")?;
+        }
+        if let Some(block) = self.block {
+            require((1..=MAX_BLOCK).contains(&block), "block", block, "1 to 4096 values, such as 512")?;
+        }
+        if let Some(codec) = self.exact_codec {
+            let exact = matches!(codec, CodecName::F32 | CodecName::Bf16);
+            require(exact, "exact_codec", codec.to_string(), "f32, bf16")?;
+        }
+        for (key, value) in [("threads", self.threads), ("bucket", self.bucket)] {
+            require(value.is_none_or(|value| value > 0), key, value.unwrap_or(0), "a number of at least 1")?;
+        }
+        for (key, value) in
+            [("kappa", self.kappa), ("sync_every", self.sync_every), ("sync_longest", self.sync_longest)]
+        {
+            let value = value.unwrap_or(1);
+            require((1..1 << 32).contains(&value), key, value, "a number of at least 1 and below 2^32")?;
+        }
+        self.check_steps()?;
+        self.check_learning_rate()?;
+        for group in &self.groups {
+            require(at_least_zero(group.lr_scale), "groups.lr_scale", group.lr_scale, "a number of at least 0")?;
+            let decay = group.weight_decay.unwrap_or(0.0);
+            require(at_least_zero(decay), "groups.weight_decay", decay, "a number of at least 0")?;
+        }
+        Ok(())
+    }
+
+    fn check_steps(&self) -> Result<()> {
+        for (key, steps) in [("variance_steps", &self.variance_steps), ("sync_steps", &self.sync_steps)] {
+            let rising = steps.as_ref().is_none_or(|steps| steps.is_sorted_by(|a, b| a < b));
+            require(rising, key, steps, "steps in rising order, each once")?;
+        }
+        let custom = self.sync != Some(Sync::Custom) || self.sync_steps.is_some();
+        require(custom, "sync", "custom", "custom together with sync_steps, the list of the steps that sync")?;
+        let follows = self.sync != Some(Sync::FollowLr) || self.learning_rate.is_some();
+        require(follows, "sync", "follow-lr", "follow-lr together with learning_rate, or doubling, every, custom")
+    }
+
+    fn check_learning_rate(&self) -> Result<()> {
+        let Some(schedule) = &self.learning_rate else { return Ok(()) };
+        let peak = schedule.peak;
+        require(peak.is_finite() && peak >= 0.0, "learning_rate.peak", peak, "a number of at least 0, such as 1e-3")?;
+        let part = |value: f64| (0.0..=1.0).contains(&value);
+        require(part(schedule.floor), "learning_rate.floor", schedule.floor, "a part of the peak, 0 to 1")?;
+        require(part(schedule.drop_to), "learning_rate.drop_to", schedule.drop_to, "a part, 0 to 1")?;
+        require(schedule.drop_every > 0, "learning_rate.drop_every", schedule.drop_every, "a number of at least 1")?;
+        let ends = !matches!(schedule.decay, Decay::Cosine | Decay::Linear) || schedule.steps > schedule.warmup;
+        require(ends, "learning_rate.steps", schedule.steps, "the length of the run, more than learning_rate.warmup")?;
+        let warms =
+            self.name != Name::OneBitAdam || self.warmup != Some(Warmup::Auto) || self.betas.is_some_and(|b| b.1 < 1.0);
+        require(warms, "warmup", "auto", "auto with a second beta below 1")
+    }
+}

@@ -1,0 +1,149 @@
+//! From what was written to what is meant: presets, DeepSpeed's names, defaults.
+
+use super::{Config, Freeze, Name, Preset, Sync, Warmup};
+use crate::codec::CodecName;
+use crate::error::{Error, Result};
+use crate::schedule::LearningRate;
+
+/// Part of a run that 1-bit Adam warms up for, when its length is known.
+const WARMUP_PART: f64 = 0.15;
+
+impl Config {
+    /// The same configuration with every word that counts written out; an error for one that does not fit.
+    pub fn resolved(&self) -> Result<Config> {
+        let mut config = self.clone();
+        config.check_words()?;
+        config.translate_deepspeed()?;
+        config.apply_preset();
+        config.fill_in();
+        config.check_values()?;
+        Ok(config)
+    }
+
+    /// DeepSpeed's names become the words they stand for.
+    fn translate_deepspeed(&mut self) -> Result<()> {
+        let freeze = self.var_freeze_step;
+        rename("var_freeze_step", &mut self.var_freeze_step, "freeze", &mut self.freeze, Freeze::Step)?;
+        if self.sync_start.is_none() {
+            self.sync_start = freeze;
+        }
+        rename("var_update_scaler", &mut self.var_update_scaler, "kappa", &mut self.kappa, |kappa| kappa)?;
+        if self.local_step_scaler.is_some() || self.local_step_clipper.is_some() {
+            self.sync.get_or_insert(Sync::Doubling);
+        }
+        rename("local_step_scaler", &mut self.local_step_scaler, "sync_every", &mut self.sync_every, |steps| steps)?;
+        rename("local_step_clipper", &mut self.local_step_clipper, "sync_longest", &mut self.sync_longest, |gap| gap)?;
+        rename("freeze_step", &mut self.freeze_step, "warmup", &mut self.warmup, Warmup::Steps)
+    }
+
+    fn apply_preset(&mut self) {
+        let Some(preset) = self.preset.take() else { return };
+        self.bias_correction.get_or_insert(false);
+        match (preset, self.name) {
+            (Preset::Paper, Name::OneBitAdam) => {
+                self.warmup.get_or_insert(Warmup::Auto);
+            }
+            (Preset::Paper, Name::EfficientAdam) if self.codec_up.is_none() && self.codec_down.is_none() => {
+                self.codec.get_or_insert(CodecName::Power2(3));
+            }
+            (Preset::Deepspeed, Name::OneBitAdam) => {
+                self.warmup.get_or_insert(Warmup::Steps(100_000));
+            }
+            (Preset::Deepspeed, Name::ZeroOneAdam) => {
+                let freeze = *self.freeze.get_or_insert(Freeze::Step(100_000));
+                if let Freeze::Step(step) = freeze {
+                    self.sync_start.get_or_insert(step);
+                }
+                self.sync.get_or_insert(Sync::Doubling);
+            }
+            _ => {}
+        }
+    }
+
+    fn fill_in(&mut self) {
+        self.betas.get_or_insert((0.9, 0.999));
+        self.eps.get_or_insert(1e-8);
+        self.weight_decay.get_or_insert(0.01);
+        self.bias_correction.get_or_insert(true);
+        self.block.get_or_insert(512);
+        self.topology.get_or_insert_default();
+        self.non_finite.get_or_insert_default();
+        self.threads.get_or_insert(1);
+        self.bucket.get_or_insert(4 << 20);
+        if self.name != Name::EfficientAdam {
+            self.exact_codec.get_or_insert(CodecName::F32);
+        }
+        if self.name != Name::Adam {
+            let codec = self.codec.take().unwrap_or(if self.name == Name::EfficientAdam {
+                CodecName::Uniform(4)
+            } else {
+                CodecName::Sign
+            });
+            self.codec_up.get_or_insert(codec);
+            self.codec_down.get_or_insert(codec);
+        }
+        match self.name {
+            Name::Adam => {}
+            Name::OneBitAdam => self.fill_in_one_bit(),
+            Name::ZeroOneAdam => self.fill_in_zero_one(),
+            Name::EfficientAdam => {
+                self.theta.get_or_insert_default();
+            }
+        }
+    }
+
+    fn fill_in_one_bit(&mut self) {
+        let steps = self.learning_rate.as_ref().map_or(0, |schedule| schedule.steps);
+        let part = Warmup::Steps((steps as f64 * WARMUP_PART).round() as u64);
+        self.warmup.get_or_insert(if steps > 0 { part } else { Warmup::Auto });
+    }
+
+    fn fill_in_zero_one(&mut self) {
+        let warmup = self.learning_rate.as_ref().map_or(0, |schedule: &LearningRate| schedule.warmup);
+        if self.variance_steps.is_none() {
+            self.kappa.get_or_insert(16);
+            self.freeze.get_or_insert(if warmup > 0 { Freeze::Step(warmup) } else { Freeze::Never });
+        }
+        let usual = if self.learning_rate.is_some() { Sync::FollowLr } else { Sync::Every };
+        let sync = *self.sync.get_or_insert(usual);
+        if sync != Sync::Custom {
+            self.sync_start.get_or_insert(warmup);
+        }
+        match sync {
+            Sync::Doubling => {
+                self.sync_every.get_or_insert(32_678);
+                self.sync_longest.get_or_insert(16);
+            }
+            Sync::FollowLr => {
+                self.sync_longest.get_or_insert(16);
+            }
+            Sync::Every => {
+                self.sync_every.get_or_insert(1);
+            }
+            Sync::Custom => {}
+        }
+    }
+}
+
+/// Moves DeepSpeed's `theirs` to the word it stands for, unless that is given too.
+fn rename<T, U>(
+    their_name: &str,
+    theirs: &mut Option<T>,
+    name: &str,
+    ours: &mut Option<U>,
+    map: fn(T) -> U,
+) -> Result<()>
+where
+    T: ToString,
+{
+    let Some(value) = theirs.take() else { return Ok(()) };
+    if ours.is_some() {
+        return Err(Error::config(
+            their_name,
+            value.to_string(),
+            format!("is DeepSpeed's name for {name}; give one of the two"),
+        ));
+    }
+    *ours = Some(map(value));
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The loops that touch every parameter, each fused into one pass over memory.
+//!
+//! Memory bandwidth is the limit of everything here, so a kernel reads each vector once and writes it once. Most are
+//! plain loops that the compiler vectorises: [`multiversion!`] compiles the same body for the baseline CPU, for AVX2
+//! and for AVX-512, and picks one at run time. Rust never contracts a multiplication and an addition, so all versions
+//! give the same bits. Only packing and unpacking signs ([`sign`]) is written with intrinsics.
+//!
+//! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
+//! feature was detected, and the loads and stores of the intrinsics. Every such function has a portable twin, and
+//! `tests/twins.rs` holds them to the same bits.
+
+pub mod bits;
+pub mod reduce;
+pub mod sign;
+pub mod update;
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The instruction sets a kernel is compiled for, from the plainest to the widest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    Portable = 1,
+    Avx2 = 2,
+    Avx512 = 3,
+}
+
+/// 0 until the CPU has been asked.
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+/// The level in use: the best this CPU has, unless [`use_level`] lowered it.
+#[inline]
+pub fn level() -> Level {
+    match LEVEL.load(Ordering::Relaxed) {
+        1 => Level::Portable,
+        2 => Level::Avx2,
+        3 => Level::Avx512,
+        _ => use_level(Level::Avx512),
+    }
+}
+
+/// Lowers the level to `wanted`, or to the best this CPU has if that is less; returns what is now in use.
+///
+/// For tests and benchmarks: every level gives the same bits, so nothing but speed depends on it.
+pub fn use_level(wanted: Level) -> Level {
+    let level = wanted.min(best());
+    LEVEL.store(level as u8, Ordering::Relaxed);
+    level
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best() -> Level {
+    let avx2 = is_x86_feature_detected!("avx2");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    match (avx2, avx512) {
+        (true, true) => Level::Avx512,
+        (true, false) => Level::Avx2,
+        (false, _) => Level::Portable,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best() -> Level {
+    Level::Portable
+}
+
+/// Compiles one body for every [`Level`] and calls the one in use.
+///
+/// On other architectures the baseline is the only version; on AArch64 that baseline has NEON, and the compiler uses it.
+macro_rules! multiversion {
+    ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
+        $(#[$doc])*
+        pub fn $name($($arg: $type),*) $(-> $out)? {
+            #[inline(always)]
+            fn portable($($arg: $type),*) $(-> $out)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($arg: $type),*) $(-> $out)? { portable($($arg),*) }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($arg: $type),*) $(-> $out)? { portable($($arg),*) }
+
+            match $crate::kernel::level() {
+                // SAFETY: `level()` names a level only after the CPU was found to have its features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernel::Level::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                $crate::kernel::Level::Avx2 => unsafe { avx2($($arg),*) },
+                _ => portable($($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use multiversion;

@@ -1,0 +1,47 @@
+//! Vectors as long as the model, on huge pages where the system has them.
+//!
+//! A pass over hundreds of megabytes in 4 KiB pages spends a good part of its time on page tables. The buffers come from
+//! anonymous maps that are advised to use huge pages: the biggest single win of the kernels (see `cargo bench`).
+
+use memmap2::MmapMut;
+use std::ops::{Deref, DerefMut};
+
+/// A zeroed vector of f32 whose length never changes.
+#[derive(Debug)]
+pub struct Floats {
+    /// Never empty: the system maps no empty range.
+    map: MmapMut,
+    len: usize,
+}
+
+impl Floats {
+    /// Panics when the system has no memory left, like `vec!`.
+    pub fn zeroed(len: usize) -> Floats {
+        let bytes = len.checked_mul(4).expect("a vector that fits the address space");
+        let map = MmapMut::map_anon(bytes.max(1)).expect("memory");
+        // Advice may be refused (no such pages, not this system); the memory is the same.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Floats { map, len }
+    }
+
+    pub fn copied(values: &[f32]) -> Floats {
+        let mut floats = Floats::zeroed(values.len());
+        floats.copy_from_slice(values);
+        floats
+    }
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.map[..4 * self.len])
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        bytemuck::cast_slice_mut(&mut self.map[..4 * self.len])
+    }
+}

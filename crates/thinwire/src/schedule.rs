@@ -1,0 +1,191 @@
+//! When: the learning rate, and which steps talk. Pure functions of the step; nothing here counts or remembers.
+//!
+//! A step is exact (a full-precision mean), coarse (a coded mean) or skipped (no round at all); [`Calendar`] says which,
+//! to the optimizers and to [`plan`](crate::plan) alike. For 0/1 Adam (arXiv 2202.06009) it is made of two sets:
+//!
+//! - T_v, the steps that update the variance: k_0 = 0, k_(j+1) − k_j = 2^⌊j/κ⌋, none from `freeze` on;
+//! - T_u, the steps that sync: a gap that starts at 1 and grows to at most H.
+
+use serde::{Deserialize, Serialize};
+
+/// The learning rate as a function of the step: a linear warm-up to `peak`, then a decay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearningRate {
+    pub peak: f64,
+    /// Steps of linear warm-up; step `warmup − 1` is the first at the peak.
+    #[serde(default)]
+    pub warmup: u64,
+    #[serde(default)]
+    pub decay: Decay,
+    /// The length of the run: where `cosine` and `linear` end.
+    #[serde(default)]
+    pub steps: u64,
+    /// What `cosine` and `linear` end at, as a part of the peak.
+    #[serde(default)]
+    pub floor: f64,
+    /// `step` drops the rate every so many steps after the warm-up …
+    #[serde(default = "a_thousand")]
+    pub drop_every: u64,
+    /// … to this part of what it was.
+    #[serde(default = "a_tenth")]
+    pub drop_to: f64,
+}
+
+fn a_thousand() -> u64 {
+    1000
+}
+
+fn a_tenth() -> f64 {
+    0.1
+}
+
+/// How the learning rate falls after the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decay {
+    #[default]
+    Constant,
+    Linear,
+    Cosine,
+    Step,
+    /// peak·√(warmup/t): α/√t, as Efficient-Adam's analysis has it (without warm-up it is peak/√t).
+    InverseSqrt,
+}
+
+impl LearningRate {
+    pub fn constant(peak: f64) -> LearningRate {
+        LearningRate {
+            peak,
+            warmup: 0,
+            decay: Decay::Constant,
+            steps: 0,
+            floor: 0.0,
+            drop_every: a_thousand(),
+            drop_to: a_tenth(),
+        }
+    }
+
+    /// γ at step `t`, counted from 0.
+    pub fn at(&self, t: u64) -> f32 {
+        let part = if t < self.warmup { (t + 1) as f64 / self.warmup as f64 } else { self.after_warmup(t) };
+        (self.peak * part) as f32
+    }
+
+    fn after_warmup(&self, t: u64) -> f64 {
+        let (since, floor) = ((t - self.warmup) as f64, self.floor);
+        let progress = (since / self.steps.saturating_sub(self.warmup).max(1) as f64).min(1.0);
+        match self.decay {
+            Decay::Constant => 1.0,
+            Decay::Linear => floor + (1.0 - floor) * (1.0 - progress),
+            Decay::Cosine => floor + (1.0 - floor) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos()),
+            Decay::Step => self.drop_to.powf((since / self.drop_every as f64).floor()),
+            Decay::InverseSqrt => (self.warmup.max(1) as f64 / (t + 1) as f64).sqrt(),
+        }
+    }
+}
+
+/// T_v: the steps of 0/1 Adam that update the variance.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VarianceSteps {
+    /// Gaps that double after every `kappa` steps of the set; none from `freeze` on.
+    Growing { kappa: u64, freeze: Option<u64> },
+    /// These, in rising order.
+    Custom(Vec<u64>),
+}
+
+impl VarianceSteps {
+    pub fn contains(&self, t: u64) -> bool {
+        match self {
+            VarianceSteps::Custom(steps) => steps.binary_search(&t).is_ok(),
+            VarianceSteps::Growing { freeze: Some(freeze), .. } if t >= *freeze => false,
+            VarianceSteps::Growing { kappa, .. } => {
+                // The gaps are 2^p from step κ·(2^p − 1) on.
+                let p = (t / kappa + 1).ilog2();
+                (t - kappa * ((1 << p) - 1)).is_multiple_of(1 << p)
+            }
+        }
+    }
+}
+
+/// T_u: the steps of 0/1 Adam that sync.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SyncSteps {
+    /// Every step before `start`; then the gap doubles each time the learning rate halves, up to `longest`.
+    FollowLr { peak: f64, start: u64, longest: u64 },
+    /// Every step before `start`; then the gap doubles every `every` steps, up to `longest` (DeepSpeed's rule).
+    Doubling { start: u64, every: u64, longest: u64 },
+    /// Every step before `start`; then every `gap`-th.
+    Every { start: u64, gap: u64 },
+    /// These, in rising order.
+    Custom(Vec<u64>),
+}
+
+impl SyncSteps {
+    /// Whether step `t`, at learning rate `lr`, ends with a sync.
+    pub fn contains(&self, t: u64, lr: f32) -> bool {
+        match self {
+            SyncSteps::Custom(steps) => steps.binary_search(&t).is_ok(),
+            _ => (t + 1).is_multiple_of(self.gap(t, lr)),
+        }
+    }
+
+    /// The distance between syncs around step `t`, for the sets that have one.
+    fn gap(&self, t: u64, lr: f32) -> u64 {
+        match *self {
+            SyncSteps::FollowLr { start, .. } | SyncSteps::Doubling { start, .. } | SyncSteps::Every { start, .. }
+                if t < start =>
+            {
+                1
+            }
+            SyncSteps::FollowLr { peak, longest, .. } => {
+                let mut gap = 1;
+                while gap < longest && f64::from(lr) * (2 * gap) as f64 <= peak {
+                    gap *= 2;
+                }
+                gap.min(longest)
+            }
+            SyncSteps::Doubling { start, every, longest } => {
+                let doublings = ((t - start) / every).min(62);
+                longest.min(1 << doublings)
+            }
+            SyncSteps::Every { gap, .. } => gap,
+            SyncSteps::Custom(_) => 1,
+        }
+    }
+}
+
+/// What the workers average in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    Exact,
+    Coarse,
+    Skipped,
+}
+
+/// The round of every step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Calendar {
+    /// Adam: every step exact.
+    Exact,
+    /// Efficient-Adam: every step coarse.
+    Coarse,
+    /// 1-bit Adam: exact before `warmup`, coarse from then on. None: the run itself will tell.
+    OneBit { warmup: Option<u64> },
+    /// 0/1 Adam: exact on T_v; coarse on T_u and before each step of T_v; skipped elsewhere.
+    ZeroOne { variance: VarianceSteps, sync: SyncSteps },
+}
+
+impl Calendar {
+    pub fn round(&self, t: u64, lr: f32) -> Round {
+        match self {
+            Calendar::Exact => Round::Exact,
+            Calendar::Coarse => Round::Coarse,
+            Calendar::OneBit { warmup } if warmup.is_none_or(|warmup| t < warmup) => Round::Exact,
+            Calendar::OneBit { .. } => Round::Coarse,
+            Calendar::ZeroOne { variance, .. } if variance.contains(t) => Round::Exact,
+            Calendar::ZeroOne { variance, sync } if sync.contains(t, lr) || variance.contains(t + 1) => Round::Coarse,
+            Calendar::ZeroOne { .. } => Round::Skipped,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The worker: what a user holds. A configuration, a group, and the state of one optimizer over one flat vector.
+
+use crate::checkpoint::{self, Checkpoint, Manifest, Written};
+use crate::collective::{Collective, Traffic};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::kernel::reduce;
+use crate::message::Operation;
+use crate::optimizer::{Entry, Now, Optimizer, Share};
+use crate::schedule::Round;
+use crate::tiles::{Span, Vectors};
+use serde_json::{Map, Value};
+use std::ops::Range;
+use std::path::Path;
+
+/// Parameters that each round checks for being the same on all workers: at least this many, and a 32nd of them all.
+const WINDOW: usize = 1 << 20;
+const WINDOWS: usize = 32;
+
+/// Words that may differ from one worker to another, and from one session to the next: no number depends on them.
+const INDIFFERENT: [&str; 3] = ["threads", "bucket", "non_finite"];
+
+/// One of the workers that train a model together.
+pub struct Worker {
+    config: Config,
+    exchange: Exchange,
+    optimizer: Box<dyn Optimizer>,
+    step: u64,
+    lr_scale: Vec<f64>,
+    rates: Vec<f64>,
+    /// An error leaves the workers in different places; only a checkpoint brings them back together.
+    stopped: bool,
+}
+
+impl Worker {
+    /// Joins `group` to train `params`, which must be the same on all workers.
+    pub fn new(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let mut worker = Worker::unmet(config, params, group)?;
+        worker.exchange.agree_on(bytemuck::cast_slice(params));
+        worker.guarded(Worker::meet)?;
+        Ok(worker)
+    }
+
+    /// Joins `group` to go on from the checkpoint in `dir`, and writes its parameters to `params`.
+    ///
+    /// With as many workers as saved it, the run goes on bit for bit. With another number the residues are conserved, and
+    /// local progress is folded in. When anything is wrong, `params` is left as it was.
+    pub fn resume(config: &Config, dir: &Path, params: &mut [f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let saved = Checkpoint::open(dir)?;
+        if saved.manifest.parameters != params.len() {
+            let problem = format!("it is of {} parameters, the model has {}", saved.manifest.parameters, params.len());
+            return Err(Error::checkpoint(dir, problem));
+        }
+        let mut loaded = vec![0.0; params.len()];
+        let mut worker = Worker::unmet(config, &loaded, group)?;
+        if let Some((key, now, then)) = difference(&worker.config, &saved.manifest.config) {
+            return Err(Error::checkpoint(dir, format!("{key} was {then} when it was saved, and is {now} now")));
+        }
+        let (rank, workers) = (worker.rank(), worker.size());
+        saved.read(rank, workers, &mut worker.entries(&mut loaded))?;
+        let regrouped = saved.workers() != workers;
+        worker.optimizer.loaded(regrouped, &mut loaded, &worker.exchange.threads);
+        if regrouped {
+            worker.exchange.agree_on(bytemuck::cast_slice(&loaded));
+        }
+        worker.step = saved.manifest.step;
+        worker.guarded(Worker::meet)?;
+        params.copy_from_slice(&loaded);
+        Ok(worker)
+    }
+
+    fn unmet(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let config = config.resolved()?;
+        let shape = config.shape(params.len(), group.size());
+        let lr_scale = config.groups(params.len())?.lr_scale;
+        Ok(Worker {
+            exchange: Exchange::new(shape, config.codings(shape), group, config.threads()?),
+            optimizer: config.optimizer(params)?,
+            step: 0,
+            rates: vec![0.0; lr_scale.len()],
+            lr_scale,
+            config,
+            stopped: false,
+        })
+    }
+
+    /// Tells the others the configuration, hears theirs, and refuses to go on if they differ.
+    fn meet(&mut self) -> Result<()> {
+        let ours = serde_json::to_vec(&self.config).expect("a configuration is plain data");
+        let theirs = self.exchange.gather(Operation::Hello, self.step, &ours)?;
+        for (worker, theirs) in theirs.iter().enumerate() {
+            let malformed = |error: serde_json::Error| Error::Malformed { worker, problem: error.to_string() };
+            let theirs = serde_json::from_slice(theirs).map_err(malformed)?;
+            if let Some((field, here, there)) = difference(&self.config, &theirs) {
+                return Err(Error::Disagreement { worker, field, there, me: self.rank(), here });
+            }
+        }
+        Ok(())
+    }
+
+    /// One step at learning rate `lr`, which must be the same on all workers.
+    pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        self.check_length("the gradient", grad.len())?;
+        if !(lr.is_finite() && lr >= 0.0) {
+            return Err(Error::config("lr", lr, "accepted: a finite number of at least 0"));
+        }
+        self.guarded(|worker| worker.take_step(params, grad, lr))
+    }
+
+    fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
+        let contributes = self.is_finite(grad);
+        if !contributes {
+            if !self.config.skips_non_finite() {
+                return Err(Error::NotFinite { worker: self.rank(), step: self.step });
+            }
+            self.exchange.group.traffic.left_out += 1;
+        }
+        for (rate, scale) in self.rates.iter_mut().zip(&self.lr_scale) {
+            *rate = f64::from(lr) * scale;
+        }
+        self.exchange.agree_on(&lr.to_le_bytes());
+        if self.optimizer.is_synced() {
+            let window = window(params.len(), self.step);
+            self.exchange.agree_on(bytemuck::cast_slice(&params[window]));
+        }
+        let now = Now { step: self.step, lr, rates: &self.rates, contributes };
+        let round = self.optimizer.step(&now, params, grad, &mut self.exchange)?;
+        if round == Round::Skipped {
+            self.exchange.group.traffic.rounds.count(round);
+        }
+        self.step += 1;
+        Ok(())
+    }
+
+    fn is_finite(&self, grad: &[f32]) -> bool {
+        let span = Span::of(0..grad.len(), Vectors { read: [grad], write: [] });
+        let found = self.exchange.threads.walk(span, |tile, _| match reduce::all_finite(tile.vectors.read[0]) {
+            true => Ok(()),
+            false => Err(()),
+        });
+        found.is_ok()
+    }
+
+    /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.
+    pub fn sync(&mut self, params: &mut [f32]) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        self.guarded(|worker| {
+            worker.rates.fill(0.0);
+            let now = Now { step: worker.step, lr: 0.0, rates: &worker.rates, contributes: true };
+            worker.optimizer.sync(&now, params, &mut worker.exchange)
+        })
+    }
+
+    /// Saves this worker's part of a checkpoint to `dir`; all workers must save at the same step.
+    ///
+    /// When one cannot, all return its error, the checkpoint that was there stays, and the run may go on.
+    pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        let (rank, workers, step) = (self.rank(), self.size(), self.step);
+        let mut params = params.to_vec();
+        let written = checkpoint::write(dir, step, rank, workers, &self.entries(&mut params));
+        let report = serde_json::to_vec(&written.map_err(|error| error.to_string())).expect("plain data");
+        let reports = self.guarded(|worker| worker.exchange.gather(Operation::Saved, step, &report))?;
+        let files = reports.iter().enumerate().map(|(worker, report)| report_of(worker, report, dir));
+        let manifest = Manifest {
+            format: checkpoint::FORMAT.to_owned(),
+            version: checkpoint::VERSION,
+            step,
+            parameters: params.len(),
+            config: serde_json::to_value(&self.config).expect("plain data"),
+            files: files.collect::<Result<_>>()?,
+        };
+        checkpoint::write_manifest(dir, rank, &manifest)?;
+        checkpoint::remove_older(dir, rank, &manifest)
+    }
+
+    /// Everything that makes the next step what it is.
+    fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Vec<Entry<'a>> {
+        let mut entries = vec![Entry::vector("params", Share::Same, params)];
+        entries.extend(self.optimizer.state());
+        entries.extend(self.exchange.state());
+        entries
+    }
+
+    /// The names and values of the state: m, v, residues and whatever else the optimizer keeps.
+    pub fn state(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = self.optimizer.state();
+        entries.extend(self.exchange.state());
+        entries
+    }
+
+    /// What this worker has sent and waited for.
+    pub fn traffic(&self) -> Traffic {
+        self.exchange.group.traffic
+    }
+
+    /// The configuration with every word that counts written out.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    pub fn rank(&self) -> usize {
+        self.exchange.group.rank()
+    }
+
+    pub fn size(&self) -> usize {
+        self.exchange.group.size()
+    }
+
+    fn check_length(&self, what: &'static str, got: usize) -> Result<()> {
+        let expected = self.exchange.shape().values;
+        if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
+    }
+
+    /// Runs `work`; if it fails, tells the others why and does no more.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Worker) -> Result<T>) -> Result<T> {
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        work(self).inspect_err(|error| {
+            self.stopped = true;
+            match error {
+                // The others know, or learn it from the transport.
+                Error::Aborted { .. } | Error::Gone { .. } | Error::Timeout { .. } => {}
+                Error::NotFinite { worker, .. } if *worker != self.rank() => {}
+                Error::NotFinite { .. } => self.exchange.abort(Operation::AbortNotFinite, self.step, ""),
+                error => self.exchange.abort(Operation::Abort, self.step, &error.to_string()),
+            }
+        })
+    }
+}
+
+/// The parameters that step `t` checks.
+fn window(len: usize, t: u64) -> Range<usize> {
+    let size = len.div_ceil(WINDOWS).max(WINDOW).max(1);
+    let start = (t as usize % len.div_ceil(size).max(1)) * size;
+    start.min(len)..(start + size).min(len)
+}
+
+/// The first word on which `ours` and `theirs` differ, and both values.
+fn difference(ours: &Config, theirs: &Value) -> Option<(String, String, String)> {
+    let ours = serde_json::to_value(ours).expect("a configuration is plain data");
+    let empty = Map::new();
+    let (ours, theirs) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
+    let keys = ours.keys().chain(theirs.keys()).filter(|key| !INDIFFERENT.contains(&key.as_str()));
+    let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
+    keys.map(|key| (key, ours.get(key), theirs.get(key)))
+        .find(|(_, ours, theirs)| ours != theirs)
+        .map(|(key, ours, theirs)| (key.clone(), shown(ours), shown(theirs)))
+}
+
+/// What `worker` said about its file.
+fn report_of(worker: usize, report: &[u8], dir: &Path) -> Result<Written> {
+    let failed = |problem: String| Error::checkpoint(dir, format!("worker {worker}: {problem}"));
+    let report = serde_json::from_slice::<Result<Written, String>>(report);
+    report.map_err(|error| failed(error.to_string()))?.map_err(failed)
+}

@@ -1,1 +1,228 @@
-fn main() {}
+//! The kernels against this machine's memory bandwidth: `cargo bench --bench kernels [-- MILLIONS OF VALUES]`.
+//!
+//! Bandwidth drifts by half on shared machines, so every kernel runs right after a copy, round after round, and what counts is
+//! the ratio: the median over the rounds of (kernel's GB/s) / (memcpy's GB/s on as many threads). Traffic is nominal: every
+//! value read or written once counts once. A copy moves 8 bytes a value, a triad 12.
+
+use std::hint::black_box;
+use std::time::Instant;
+use thinwire::Floats;
+use thinwire::codec::{Codec, Sign};
+use thinwire::kernel::{self, Level, update};
+use thinwire::tiles::{Cut, Span, Threads, Vectors};
+
+const ROUNDS: usize = 9;
+const BLOCK: usize = 512;
+const COPY_BYTES: f64 = 8.0;
+
+/// A kernel, the bytes it moves a value, and what it does on some threads.
+struct Case {
+    name: &'static str,
+    bytes: f64,
+    run: fn(&mut Data, &Threads),
+}
+
+struct Data {
+    a: Floats,
+    b: Floats,
+    c: Floats,
+    d: Floats,
+    e: Floats,
+    bits: Vec<u8>,
+}
+
+const K: update::Scalars = update::Scalars {
+    beta1: (0.9, 0.1),
+    beta2: (0.999, 0.001),
+    rate: 1e-3,
+    decay: 0.9999,
+    correction: 1.5,
+    eps: 1e-8,
+    floor: 0.0,
+};
+
+const CASES: [Case; 9] = [
+    Case {
+        name: "triad",
+        bytes: 12.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c] };
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [a, b], write: [c] }| {
+                c.iter_mut().zip(a).zip(b).for_each(|((c, a), b)| *c = a + 0.5 * b);
+            });
+        },
+    },
+    Case { name: "sign encode with feedback", bytes: 12.0 + SIGN_BYTES, run: encode },
+    Case { name: "sign decode and accumulate", bytes: 8.0 + SIGN_BYTES, run: decode_add },
+    Case { name: "sign decode", bytes: 4.0 + SIGN_BYTES, run: decode },
+    Case {
+        name: "adam step",
+        bytes: 28.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a], write: [&mut data.b, &mut data.c, &mut data.d] };
+            threads
+                .each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, x] }| update::adam(&K, g, m, v, x));
+        },
+    },
+    Case {
+        name: "1-bit adam: m and x from the mean",
+        bytes: 20.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c, &mut data.d] };
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [mean, v], write: [m, x] }| {
+                update::descend(&K, mean, v, m, x);
+            });
+        },
+    },
+    Case {
+        name: "0/1 adam: local step",
+        bytes: 32.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c, &mut data.d, &mut data.e] };
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g, v], write: [m, u, x] }| {
+                update::local(&K, g, v, m, u, x);
+            });
+        },
+    },
+    Case {
+        name: "efficient-adam: own update",
+        bytes: 24.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a], write: [&mut data.b, &mut data.c, &mut data.d] };
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, z] }| {
+                update::own_update(&K, g, m, v, z);
+            });
+        },
+    },
+    Case {
+        name: "is it finite",
+        bytes: 4.0,
+        run: |data, threads| {
+            let vectors = Vectors { read: [&data.a], write: [] };
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [a], .. }| {
+                black_box(kernel::reduce::all_finite(a));
+            });
+        },
+    },
+];
+
+/// One bit, and a 512th of a scale.
+const SIGN_BYTES: f64 = 0.125 + 4.0 / BLOCK as f64;
+
+fn cut() -> Cut {
+    Cut { block: BLOCK, encoded: Sign.encoded_len(BLOCK) }
+}
+
+fn encode(data: &mut Data, threads: &Threads) {
+    let vectors = Vectors { read: [&data.a], write: [] };
+    let span = Span { range: 0..data.a.len(), vectors, residue: &mut data.e, bytes: &mut data.bits, cut: cut() };
+    let done = threads.walk(span, |mut tile: Span<'_, 1, 0>, _| {
+        let x = tile.vectors.read[0];
+        tile.blocks().try_for_each(|(block, residue, bytes)| Sign.encode_with(&x[block], residue, bytes))
+    });
+    done.expect("finite values");
+}
+
+fn decode_add(data: &mut Data, threads: &Threads) {
+    let vectors = Vectors { read: [], write: [&mut *data.d] };
+    let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
+    let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
+        let Span { vectors: Vectors { write: [sum], .. }, bytes, cut, .. } = tile;
+        let mut blocks = sum.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded));
+        blocks.try_for_each(|(sum, bytes)| Sign.decode_add(bytes, sum))
+    });
+    done.expect("what was encoded");
+}
+
+fn decode(data: &mut Data, threads: &Threads) {
+    let vectors = Vectors { read: [], write: [&mut *data.d] };
+    let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
+    let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
+        let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
+        let mut blocks = out.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded));
+        blocks.try_for_each(|(out, bytes)| Sign.decode(bytes, out))
+    });
+    done.expect("what was encoded");
+}
+
+fn random(len: usize) -> Floats {
+    let (mut floats, mut state) = (Floats::zeroed(len), 1u32);
+    for value in floats.iter_mut() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *value = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
+    }
+    floats
+}
+
+/// The library's memcpy, each thread its part in one call.
+fn copy_seconds(data: &mut Data, threads: usize) -> f64 {
+    let part = data.a.len().div_ceil(threads);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for (a, b) in data.a.chunks(part).zip(data.b.chunks_mut(part)) {
+            scope.spawn(|| b.copy_from_slice(a));
+        }
+    });
+    start.elapsed().as_secs_f64()
+}
+
+fn seconds(case: &Case, data: &mut Data, threads: &Threads) -> f64 {
+    let start = Instant::now();
+    (case.run)(data, threads);
+    start.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let millions = std::env::args().filter_map(|arg| arg.parse::<usize>().ok()).next().unwrap_or(64);
+    let len = millions << 20;
+    let bits = vec![0x5a; len.div_ceil(BLOCK) * Sign.encoded_len(BLOCK)];
+    let mut data = Data { a: random(len), b: random(len), c: random(len), d: random(len), e: random(len), bits };
+    data.c.iter_mut().for_each(|v| *v = v.abs());
+    data.b.iter_mut().for_each(|v| *v = v.abs());
+    println!(
+        "{millions} Mi values, blocks of {BLOCK}, {ROUNDS} rounds; huge pages advised; kernels for {:?}",
+        kernel::level()
+    );
+    let mut alone = Vec::new();
+    for count in [1, 2] {
+        let threads = Threads::new(count).expect("threads");
+        report(&mut data, &threads, count, len, &mut alone);
+    }
+    kernel::use_level(Level::Portable);
+    println!("\nThe portable twins, one thread:");
+    report(&mut data, &Threads::new(1).expect("threads"), 1, len, &mut alone);
+}
+
+fn report(data: &mut Data, threads: &Threads, count: usize, len: usize, alone: &mut Vec<f64>) {
+    println!(
+        "\n{:<36} {:>7} {:>9} {:>9} {:>13} {:>13}",
+        "kernel", "threads", "ms", "GB/s", "ratio to copy", "to one thread"
+    );
+    let mut copies = Vec::new();
+    for (i, case) in CASES.iter().enumerate() {
+        seconds(case, data, threads);
+        let (mut ratios, mut times) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            encode(data, threads); // valid bits, and no kernel finds its vectors in the cache
+            let copy = copy_seconds(data, count);
+            let time = seconds(case, data, threads);
+            copies.push(copy);
+            times.push(time);
+            ratios.push(case.bytes / time / (COPY_BYTES / copy));
+        }
+        let time = median(times);
+        if alone.len() <= i {
+            alone.push(time);
+        }
+        let rate = case.bytes * len as f64 / time / 1e9;
+        let (ratio, gain) = (median(ratios), alone[i] / time);
+        println!("{:<36} {count:>7} {:>9.1} {rate:>9.1} {ratio:>13.2} {gain:>13.2}", case.name, time * 1e3);
+    }
+    let copy = median(copies);
+    println!("{:<36} {count:>7} {:>9.1} {:>9.1}", "copy", copy * 1e3, COPY_BYTES * len as f64 / copy / 1e9);
+}

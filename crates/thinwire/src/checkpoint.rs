@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::optimizer::{Entry, Share, Slot};
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -203,17 +203,22 @@ struct Stored {
 impl Stored {
     fn open(path: PathBuf) -> Result<Stored> {
         let mut file = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
-        let mut header = vec![0; 8];
-        file.read_exact(&mut header).map_err(Error::io(&path))?;
-        let len = u64::from_le_bytes(header[..8].try_into().expect("eight bytes"));
+        let foreign = |problem: String| Error::checkpoint(&path, format!("it is no safetensors file: {problem}"));
         let available = file.get_ref().metadata().map_err(Error::io(&path))?.len();
-        if len > available {
-            return Err(Error::checkpoint(path, "it is no safetensors file"));
+        let mut len = [0; 8];
+        file.read_exact(&mut len).map_err(|error| foreign(error.to_string()))?;
+        let start = u64::from_le_bytes(len).saturating_add(8);
+        if start > available {
+            return Err(foreign(format!("its header would be {start} bytes long")));
         }
-        header.resize(8 + len as usize, 0);
-        file.read_exact(&mut header[8..]).map_err(Error::io(&path))?;
-        let (_, metadata) = SafeTensors::read_metadata(&header).map_err(|error| Error::checkpoint(&path, error))?;
-        Ok(Stored { path, file, start: 8 + len, metadata })
+        let mut header = vec![0; start as usize - 8];
+        file.read_exact(&mut header).map_err(|error| foreign(error.to_string()))?;
+        let metadata = serde_json::from_slice::<Metadata>(&header).map_err(|error| foreign(error.to_string()))?;
+        let end = start + metadata.data_len() as u64;
+        if end != available {
+            return Err(foreign(format!("its header describes {end} bytes, it has {available}")));
+        }
+        Ok(Stored { path, file, start, metadata })
     }
 
     /// The bytes of `name`: where, and how many.

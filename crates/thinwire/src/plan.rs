@@ -6,7 +6,7 @@
 use crate::collective::Rounds;
 use crate::config::{Config, Name};
 use crate::error::{Error, Result};
-use crate::exchange::Codings;
+use crate::exchange::{Coding, Codings};
 use crate::layout::Shape;
 use crate::schedule::{Calendar, Round};
 use serde::Serialize;
@@ -70,16 +70,19 @@ impl Plan {
 
     /// The bytes worker `rank` sends to others, headers included.
     pub fn bytes_sent(&self, rank: usize) -> u64 {
-        let sent = |rounds: u64, coding: &Option<_>| {
-            coding.as_ref().map_or(0, |coding: &crate::exchange::Coding| rounds * coding.bytes_sent(rank))
-        };
+        let sent =
+            |rounds: u64, coding: &Option<Coding>| coding.as_ref().map_or(0, |coding| rounds * coding.bytes_sent(rank));
         sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
     }
 
-    /// What worker `rank` sends, in bits, for each parameter and step.
-    pub fn bits_per_param_per_step(&self, rank: usize) -> f64 {
-        let every = self.shape.values as f64 * self.steps as f64;
-        if every > 0.0 { self.bytes_sent(rank) as f64 * 8.0 / every } else { 0.0 }
+    /// The bits that stand for one parameter on the wire, averaged over the steps, as the papers count: a mean in f32 is 32
+    /// bits, though a worker sends it twice but for its own part, once up and once down.
+    pub fn bits_per_param_per_step(&self) -> f64 {
+        let bits = |rounds: u64, coding: &Option<Coding>| {
+            coding.as_ref().map_or(0.0, |coding| rounds as f64 * coding.bits_per_value())
+        };
+        let all = bits(self.rounds.exact, &self.codings.exact) + bits(self.rounds.coarse, &self.codings.coarse);
+        all / self.steps.max(1) as f64
     }
 
     pub fn memory(&self, rank: usize) -> Memory {

@@ -48,6 +48,13 @@ impl Coding {
         self.layout.bytes_sent(rank, &*self.up.1, &*self.down.1)
     }
 
+    /// The bits that stand for one value on the wire: the mean of the way up and the way down, scales included.
+    pub fn bits_per_value(&self) -> f64 {
+        let whole = 0..self.layout.blocks();
+        let bytes = self.layout.payload_len(&*self.up.1, &whole) + self.layout.payload_len(&*self.down.1, &whole);
+        bytes as f64 * 4.0 / self.layout.values.max(1) as f64
+    }
+
     /// The values whose mean worker `rank` serves.
     pub fn owned(&self, rank: usize) -> Range<usize> {
         self.layout.values_of(&self.layout.owned(rank))

@@ -67,6 +67,48 @@ fn best() -> Level {
     Level::Portable
 }
 
+/// f32 values in a cache line.
+const LINE: usize = 16;
+
+/// How far ahead of its loop a kernel asks for memory, in values. The hardware alone keeps too few lines under way to fill
+/// one core's share of the bandwidth: on the machine of benchmarks/runs the pass that packs signs goes from 0.74 to 0.94 of memcpy.
+const AHEAD: usize = 512;
+
+/// Asks for the cache lines [`AHEAD`] of `values`, which are whole lines.
+#[inline(always)]
+fn prefetch(values: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in values.chunks_exact(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint about an address; it reads nothing, and any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
+}
+
+/// Runs a body for every index of some vectors of one length, cache line by cache line, asking ahead for the next ones.
+///
+/// A macro and not a function over arrays of slices: the compiler vectorises a body only when it sees each vector by itself.
+macro_rules! for_each_line {
+    ([$($read:ident),*], [$($write:ident),*], |$i:ident| $body:block) => {
+        let n = [$($read.len(),)* $($write.len(),)*][0];
+        $( assert_eq!($read.len(), n); )*
+        $( assert_eq!($write.len(), n); )*
+        let whole = n / $crate::kernel::LINE * $crate::kernel::LINE;
+        for start in (0..whole).step_by($crate::kernel::LINE) {
+            let line = start..start + $crate::kernel::LINE;
+            $( $crate::kernel::prefetch(&$read[line.clone()]); )*
+            $( $crate::kernel::prefetch(&$write[line.clone()]); )*
+            $( let $read = &$read[line.clone()]; )*
+            $( let $write = &mut $write[line.clone()]; )*
+            for $i in 0..$crate::kernel::LINE $body
+        }
+        for $i in whole..n $body
+    };
+}
+pub(crate) use for_each_line;
+
 /// Compiles one body for every [`Level`] and calls the one in use.
 ///
 /// On other architectures the baseline is the only version; on AArch64 that baseline has NEON, and the compiler uses it.

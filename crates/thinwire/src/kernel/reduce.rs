@@ -1,19 +1,37 @@
 //! One number out of a vector: is it finite, what is its sum, what is its largest magnitude?
 //!
-//! Sums run in sixteen f64 lanes, value i in lane i mod 16, and the lanes are added in a fixed order. So the result
+//! Sums run in thirty-two f64 lanes, value i in lane i mod 32, and the lanes are added in a fixed order. So the result
 //! depends on the values alone, never on the CPU; and up to 2²⁹ equal f32 values add up without rounding, which is what
 //! makes `sign` idempotent to the bit.
 
-use super::multiversion;
+use super::{multiversion, prefetch};
 
-const LANES: usize = 16;
+const LANES: usize = 32;
 
 multiversion! {
     /// True when no value is infinite or NaN.
     pub fn all_finite(x: &[f32]) -> bool {
-        // The largest exponent decides; integer maxima have no order to keep, so they vectorise freely.
-        x.iter().fold(0u32, |most, x| most.max(x.to_bits() & 0x7fff_ffff)) < f32::INFINITY.to_bits()
+        max_bits(x) < f32::INFINITY.to_bits()
     }
+}
+
+/// Magnitudes order like their bit patterns, with infinity above all numbers and NaN above infinity.
+#[inline(always)]
+fn magnitude_bits(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
+}
+
+#[inline(always)]
+fn max_bits(x: &[f32]) -> u32 {
+    let mut lanes = [0u32; LANES];
+    let (whole, tail) = x.as_chunks::<LANES>();
+    for chunk in whole {
+        prefetch(chunk);
+        for l in 0..LANES {
+            lanes[l] = lanes[l].max(magnitude_bits(chunk[l]));
+        }
+    }
+    tail.iter().map(|x| magnitude_bits(*x)).chain(lanes).max().unwrap_or(0)
 }
 
 multiversion! {
@@ -22,6 +40,7 @@ multiversion! {
         let mut lanes = [0f64; LANES];
         let (whole, tail) = x.as_chunks::<LANES>();
         for chunk in whole {
+            prefetch(chunk);
             for l in 0..LANES {
                 lanes[l] += f64::from(chunk[l]);
             }
@@ -41,9 +60,12 @@ multiversion! {
         let (xs, x_tail) = x.as_chunks::<LANES>();
         let (es, e_tail) = e.as_chunks_mut::<LANES>();
         for (x, e) in xs.iter().zip(es) {
+            prefetch(x);
+            prefetch(e);
+            let z: [f32; LANES] = std::array::from_fn(|l| x[l] + e[l]);
+            *e = z;
             for l in 0..LANES {
-                e[l] += x[l];
-                lanes[l] += f64::from(e[l].abs());
+                lanes[l] += f64::from(z[l].abs());
             }
         }
         for (lane, (x, e)) in lanes.iter_mut().zip(x_tail.iter().zip(e_tail)) {
@@ -58,19 +80,26 @@ multiversion! {
     /// e ← x + e; returns max|e|, or infinity or NaN when some new e is.
     pub fn add_max_abs(x: &[f32], e: &mut [f32]) -> f32 {
         assert_eq!(x.len(), e.len());
-        let mut most = 0u32;
-        for (x, e) in x.iter().zip(e) {
-            *e += *x;
-            // Magnitudes order like their bit patterns, and NaN stands above infinity.
-            most = most.max(e.to_bits() & 0x7fff_ffff);
+        let (xs, x_tail) = x.as_chunks::<LANES>();
+        let (es, e_tail) = e.as_chunks_mut::<LANES>();
+        let mut lanes = [0u32; LANES];
+        for (x, e) in xs.iter().zip(es) {
+            prefetch(x);
+            prefetch(e);
+            let z: [f32; LANES] = std::array::from_fn(|l| x[l] + e[l]);
+            *e = z;
+            for l in 0..LANES {
+                lanes[l] = lanes[l].max(magnitude_bits(z[l]));
+            }
         }
-        f32::from_bits(most)
+        e_tail.iter_mut().zip(x_tail).for_each(|(e, x)| *e += *x);
+        f32::from_bits(lanes.into_iter().max().unwrap_or(0).max(max_bits(e_tail)))
     }
 }
 
 #[inline(always)]
 fn add_lanes(mut lanes: [f64; LANES]) -> f64 {
-    for half in [8, 4, 2, 1] {
+    for half in [16, 8, 4, 2, 1] {
         for l in 0..half {
             lanes[l] += lanes[l + half];
         }

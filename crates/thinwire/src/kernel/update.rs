@@ -5,7 +5,7 @@
 // One argument a vector: that is how the compiler knows that they do not overlap.
 #![allow(clippy::too_many_arguments)]
 
-use super::multiversion;
+use super::{for_each_line, multiversion};
 
 /// What one parameter group needs in one step; computed in f64 by the optimizer, used in f32 by the loops.
 #[derive(Clone, Copy, Debug)]
@@ -52,60 +52,50 @@ impl Scalars {
 multiversion! {
     /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
-        let n = g.len();
-        assert!(m.len() == n && v.len() == n && x.len() == n);
-        for i in 0..n {
+        for_each_line!([g], [m, v, x], |i| {
             m[i] = k.blend(m[i], g[i]);
             v[i] = k.blend_square(v[i], g[i]);
             x[i] = k.descend(x[i], m[i], v[i]);
-        }
+        });
     }
 }
 
 multiversion! {
     /// What 1-bit Adam sends: z = β1·m + (1−β1)·g.
     pub fn blend(k: &Scalars, g: &[f32], m: &[f32], z: &mut [f32]) {
-        let n = g.len();
-        assert!(m.len() == n && z.len() == n);
-        for i in 0..n {
+        for_each_line!([g, m], [z], |i| {
             z[i] = k.blend(m[i], g[i]);
-        }
+        });
     }
 }
 
 multiversion! {
     /// What 1-bit Adam does with the mean: m ← z̄,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn descend(k: &Scalars, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
-        let n = mean.len();
-        assert!(v.len() == n && m.len() == n && x.len() == n);
-        for i in 0..n {
+        for_each_line!([mean, v], [m, x], |i| {
             m[i] = mean[i];
             x[i] = k.descend(x[i], m[i], v[i]);
-        }
+        });
     }
 }
 
 multiversion! {
     /// A step of 0/1 Adam without the network: m ← β1·m + (1−β1)·g,  u ← u + γ̂·m,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn local(k: &Scalars, g: &[f32], v: &[f32], m: &mut [f32], u: &mut [f32], x: &mut [f32]) {
-        let n = g.len();
-        assert!(v.len() == n && m.len() == n && u.len() == n && x.len() == n);
-        for i in 0..n {
+        for_each_line!([g, v], [m, u, x], |i| {
             m[i] = k.blend(m[i], g[i]);
             u[i] += k.rate * m[i];
             x[i] = k.descend(x[i], m[i], v[i]);
-        }
+        });
     }
 }
 
 multiversion! {
     /// What 0/1 Adam sends: z = u + γ̂·(β1·m + (1−β1)·g). The sync replaces m, u and x, so none is written here.
     pub fn progress(k: &Scalars, g: &[f32], m: &[f32], u: &[f32], z: &mut [f32]) {
-        let n = g.len();
-        assert!(m.len() == n && u.len() == n && z.len() == n);
-        for i in 0..n {
+        for_each_line!([g, m, u], [z], |i| {
             z[i] = u[i] + k.rate * k.blend(m[i], g[i]);
-        }
+        });
     }
 }
 
@@ -122,37 +112,32 @@ multiversion! {
         k: &Scalars, since: Since, mean: &[f32], v: &[f32],
         m: &mut [f32], u: &mut [f32], a: &mut [f32], x: &mut [f32],
     ) {
-        let n = mean.len();
-        assert!(v.len() == n && m.len() == n && u.len() == n && a.len() == n && x.len() == n);
-        for i in 0..n {
+        for_each_line!([mean, v], [m, u, a, x], |i| {
             // No learning rate since the last sync: no local step touched m, so it is still the shared one.
             m[i] = if since.rates > 0.0 { mean[i] / since.rates } else { m[i] };
             x[i] = a[i] * since.decays - mean[i] / k.denominator(v[i]);
             a[i] = x[i];
             u[i] = 0.0;
-        }
+        });
     }
 }
 
 multiversion! {
     /// What Efficient-Adam sends: m ← β·m + (1−β)·g,  v ← θ·v + (1−θ)·g²,  z = γ̂·m/P.
     pub fn own_update(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], z: &mut [f32]) {
-        let n = g.len();
-        assert!(m.len() == n && v.len() == n && z.len() == n);
-        for i in 0..n {
+        for_each_line!([g], [m, v, z], |i| {
             m[i] = k.blend(m[i], g[i]);
             v[i] = k.blend_square(v[i], g[i]);
             z[i] = k.rate * m[i] / k.denominator(v[i]);
-        }
+        });
     }
 }
 
 multiversion! {
     /// What Efficient-Adam does with the mean: x ← x·(1−γλ) − z̄.
     pub fn subtract(k: &Scalars, mean: &[f32], x: &mut [f32]) {
-        assert_eq!(mean.len(), x.len());
-        for (x, mean) in x.iter_mut().zip(mean) {
-            *x = *x * k.decay - mean;
-        }
+        for_each_line!([mean], [x], |i| {
+            x[i] = x[i] * k.decay - mean[i];
+        });
     }
 }

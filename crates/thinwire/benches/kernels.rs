@@ -5,6 +5,7 @@
 //! value read or written once counts once. A copy moves 8 bytes a value, a triad 12.
 
 use std::hint::black_box;
+use std::ops::DerefMut;
 use std::time::Instant;
 use thinwire::Floats;
 use thinwire::codec::{Codec, Sign};
@@ -22,13 +23,24 @@ struct Case {
     run: fn(&mut Data, &Threads),
 }
 
+/// Vectors on huge pages, or on ordinary ones.
+type Vector = Box<dyn DerefMut<Target = [f32]>>;
+
 struct Data {
-    a: Floats,
-    b: Floats,
-    c: Floats,
-    d: Floats,
-    e: Floats,
+    a: Vector,
+    b: Vector,
+    c: Vector,
+    d: Vector,
+    e: Vector,
     bits: Vec<u8>,
+}
+
+impl Data {
+    fn new(len: usize, vector: fn(usize) -> Vector) -> Data {
+        let random = || random(vector(len));
+        let bits = vec![0; len.div_ceil(BLOCK) * Sign.encoded_len(BLOCK)];
+        Data { a: random(), b: random(), c: random(), d: random(), e: random(), bits }
+    }
 }
 
 const K: update::Scalars = update::Scalars {
@@ -124,7 +136,7 @@ fn encode(data: &mut Data, threads: &Threads) {
 }
 
 fn decode_add(data: &mut Data, threads: &Threads) {
-    let vectors = Vectors { read: [], write: [&mut *data.d] };
+    let vectors = Vectors { read: [], write: [&mut data.d] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
     let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
         let Span { vectors: Vectors { write: [sum], .. }, bytes, cut, .. } = tile;
@@ -135,7 +147,7 @@ fn decode_add(data: &mut Data, threads: &Threads) {
 }
 
 fn decode(data: &mut Data, threads: &Threads) {
-    let vectors = Vectors { read: [], write: [&mut *data.d] };
+    let vectors = Vectors { read: [], write: [&mut data.d] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
     let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
         let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
@@ -145,13 +157,14 @@ fn decode(data: &mut Data, threads: &Threads) {
     done.expect("what was encoded");
 }
 
-fn random(len: usize) -> Floats {
-    let (mut floats, mut state) = (Floats::zeroed(len), 1u32);
-    for value in floats.iter_mut() {
+/// Values in [0, 1): variances must not be negative.
+fn random(mut vector: Vector) -> Vector {
+    let mut state = 1u32;
+    for value in vector.iter_mut() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *value = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
+        *value = (state >> 8) as f32 / (1 << 24) as f32;
     }
-    floats
+    vector
 }
 
 /// The library's memcpy, each thread its part in one call.
@@ -180,29 +193,25 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() {
     let millions = std::env::args().filter_map(|arg| arg.parse::<usize>().ok()).next().unwrap_or(64);
     let len = millions << 20;
-    let bits = vec![0x5a; len.div_ceil(BLOCK) * Sign.encoded_len(BLOCK)];
-    let mut data = Data { a: random(len), b: random(len), c: random(len), d: random(len), e: random(len), bits };
-    data.c.iter_mut().for_each(|v| *v = v.abs());
-    data.b.iter_mut().for_each(|v| *v = v.abs());
-    println!(
-        "{millions} Mi values, blocks of {BLOCK}, {ROUNDS} rounds; huge pages advised; kernels for {:?}",
-        kernel::level()
-    );
+    println!("{millions} Mi values, blocks of {BLOCK}, {ROUNDS} rounds; kernels for {:?}", kernel::level());
+    let mut data = Data::new(len, |len| Box::new(Floats::zeroed(len)));
     let mut alone = Vec::new();
     for count in [1, 2] {
-        let threads = Threads::new(count).expect("threads");
-        report(&mut data, &threads, count, len, &mut alone);
+        println!("\nHuge pages, threads: {count}");
+        report(&mut data, count, &mut alone);
     }
     kernel::use_level(Level::Portable);
-    println!("\nThe portable twins, one thread:");
-    report(&mut data, &Threads::new(1).expect("threads"), 1, len, &mut alone);
+    println!("\nHuge pages, the portable twins, threads: 1");
+    report(&mut data, 1, &mut alone);
+    kernel::use_level(Level::Avx512);
+    drop(data);
+    println!("\nOrdinary pages (where the system gives no others unasked), threads: 1");
+    report(&mut Data::new(len, |len| Box::new(vec![0.0; len])), 1, &mut alone);
 }
 
-fn report(data: &mut Data, threads: &Threads, count: usize, len: usize, alone: &mut Vec<f64>) {
-    println!(
-        "\n{:<36} {:>7} {:>9} {:>9} {:>13} {:>13}",
-        "kernel", "threads", "ms", "GB/s", "ratio to copy", "to one thread"
-    );
+fn report(data: &mut Data, count: usize, alone: &mut Vec<f64>) {
+    let (len, threads) = (data.a.len() as f64, &Threads::new(count).expect("threads"));
+    println!("{:<34} {:>8} {:>8} {:>15} {:>15}", "kernel", "ms", "GB/s", "ratio to copy", "to first table");
     let mut copies = Vec::new();
     for (i, case) in CASES.iter().enumerate() {
         seconds(case, data, threads);
@@ -219,10 +228,14 @@ fn report(data: &mut Data, threads: &Threads, count: usize, len: usize, alone: &
         if alone.len() <= i {
             alone.push(time);
         }
-        let rate = case.bytes * len as f64 / time / 1e9;
         let (ratio, gain) = (median(ratios), alone[i] / time);
-        println!("{:<36} {count:>7} {:>9.1} {rate:>9.1} {ratio:>13.2} {gain:>13.2}", case.name, time * 1e3);
+        println!(
+            "{:<34} {:>8.1} {:>8.1} {ratio:>15.2} {gain:>15.2}",
+            case.name,
+            time * 1e3,
+            case.bytes * len / time / 1e9
+        );
     }
     let copy = median(copies);
-    println!("{:<36} {count:>7} {:>9.1} {:>9.1}", "copy", copy * 1e3, COPY_BYTES * len as f64 / copy / 1e9);
+    println!("{:<34} {:>8.1} {:>8.1}", "copy", copy * 1e3, COPY_BYTES * len / copy / 1e9);
 }

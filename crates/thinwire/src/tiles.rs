@@ -115,7 +115,11 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
     }
 
     /// Calls `work` on every tile, with room for as many values; forks while there are more than `grain`.
-    fn walk<E: Send>(mut self, grain: usize, work: &impl Work<R, W, E>) -> Result<(), E> {
+    fn walk<E: Send>(
+        mut self,
+        grain: usize,
+        work: &(impl Fn(Span<'_, R, W>, &mut [f32]) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
         let tile = self.cut.tile();
         let middle = (self.range.len() / 2).next_multiple_of(tile);
         if self.range.len() > grain && middle < self.range.len() {
@@ -132,14 +136,6 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
         let last = self.range.len();
         work(self, &mut room[..last])
     }
-}
-
-/// What is done to a tile; the second argument is room for its values. A name for the bound, nothing more.
-pub trait Work<const R: usize, const W: usize, E>: Fn(Span<'_, R, W>, &mut [f32]) -> Result<(), E> + Sync {}
-
-impl<const R: usize, const W: usize, E, F> Work<R, W, E> for F where
-    F: Fn(Span<'_, R, W>, &mut [f32]) -> Result<(), E> + Sync
-{
 }
 
 /// The threads a worker computes on.

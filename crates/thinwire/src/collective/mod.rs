@@ -22,6 +22,9 @@ pub trait Collective: Send {
 
     fn size(&self) -> usize;
 
+    /// Makes room for messages of up to `longest` bytes, so that sending and receiving need not allocate.
+    fn reserve(&mut self, longest: usize);
+
     /// Sends `message` to worker `to`, another than this one. `during` is what an error says was going on.
     ///
     /// Does not wait for the receiver: a worker may send several messages before anyone receives one.

@@ -15,6 +15,8 @@ impl Collective for Solo {
         1
     }
 
+    fn reserve(&mut self, _: usize) {}
+
     fn send(&mut self, _: usize, _: &[u8], _: &'static str) -> Result<()> {
         unreachable!("a worker sends to others only")
     }

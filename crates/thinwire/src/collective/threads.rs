@@ -13,7 +13,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a worker waits for another before it gives up.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Messages from one worker to another that may be under way at once: two buckets, up and down.
+const UNDER_WAY: usize = 4;
 
 /// Long enough for "never", short enough to add to a clock.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -147,6 +150,17 @@ impl Collective for Thread {
 
     fn size(&self) -> usize {
         self.shared.size
+    }
+
+    fn reserve(&mut self, longest: usize) {
+        for to in (0..self.shared.size).filter(|to| *to != self.rank) {
+            let mut queue = lock(&self.shared.mailbox(self.rank, to).queue);
+            queue.messages.reserve(UNDER_WAY);
+            queue.spare.reserve(2 * UNDER_WAY);
+            while queue.spare.len() < UNDER_WAY {
+                queue.spare.push(Vec::with_capacity(longest));
+            }
+        }
     }
 
     fn send(&mut self, to: usize, message: &[u8], _: &'static str) -> Result<()> {

@@ -18,7 +18,10 @@ use std::path::Path;
 const WINDOW: usize = 1 << 20;
 const WINDOWS: usize = 32;
 
-/// Words that may differ from one worker to another, and from one session to the next: no number depends on them.
+/// Words that each worker may choose for itself.
+const OWN: [&str; 1] = ["threads"];
+
+/// Words that may differ from one session to the next: no number depends on them.
 const INDIFFERENT: [&str; 3] = ["threads", "bucket", "non_finite"];
 
 /// One of the workers that train a model together.
@@ -54,7 +57,7 @@ impl Worker {
         }
         let mut loaded = vec![0.0; params.len()];
         let mut worker = Worker::unmet(config, &loaded, group)?;
-        if let Some((key, now, then)) = difference(&worker.config, &saved.manifest.config) {
+        if let Some((key, now, then)) = difference(&worker.config, &saved.manifest.config, &INDIFFERENT) {
             return Err(Error::checkpoint(dir, format!("{key} was {then} when it was saved, and is {now} now")));
         }
         let (rank, workers) = (worker.rank(), worker.size());
@@ -92,7 +95,7 @@ impl Worker {
         for (worker, theirs) in theirs.iter().enumerate() {
             let malformed = |error: serde_json::Error| Error::Malformed { worker, problem: error.to_string() };
             let theirs = serde_json::from_slice(theirs).map_err(malformed)?;
-            if let Some((field, here, there)) = difference(&self.config, &theirs) {
+            if let Some((field, here, there)) = difference(&self.config, &theirs, &OWN) {
                 return Err(Error::Disagreement { worker, field, there, me: self.rank(), here });
             }
         }
@@ -244,12 +247,12 @@ fn window(len: usize, t: u64) -> Range<usize> {
     start.min(len)..(start + size).min(len)
 }
 
-/// The first word on which `ours` and `theirs` differ, and both values.
-fn difference(ours: &Config, theirs: &Value) -> Option<(String, String, String)> {
+/// The first word, but for the `indifferent`, on which `ours` and `theirs` differ, and both values.
+fn difference(ours: &Config, theirs: &Value, indifferent: &[&str]) -> Option<(String, String, String)> {
     let ours = serde_json::to_value(ours).expect("a configuration is plain data");
     let empty = Map::new();
     let (ours, theirs) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
-    let keys = ours.keys().chain(theirs.keys()).filter(|key| !INDIFFERENT.contains(&key.as_str()));
+    let keys = ours.keys().chain(theirs.keys()).filter(|key| !indifferent.contains(&key.as_str()));
     let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
     keys.map(|key| (key, ours.get(key), theirs.get(key)))
         .find(|(_, ours, theirs)| ours != theirs)

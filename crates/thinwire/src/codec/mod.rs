@@ -7,7 +7,7 @@
 //! - a contraction: ‖z − C(z)‖ ≤ ‖z‖ for every finite z, so that error feedback stays bounded;
 //! - homogeneous: C(c·z) = c·C(z) for c > 0 (the casts round, so for them this holds to rounding);
 //! - `sign` is idempotent: C(C(z)) = C(z), to the bit;
-//! - a value that is not finite is an error, never a payload; bytes that no encoder writes are an error, never a panic.
+//! - a value that is not finite is an error, never a payload; any bytes decode to finite values or are an error, never a panic.
 //!
 //! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/laws.rs`.
 

@@ -29,8 +29,10 @@ impl Codec for Sign {
         if out.is_empty() {
             return Ok(());
         }
-        let (s, bits) = read_scale(bytes)?;
-        sign::unpack(s, bits, out);
+        match read_scale(bytes)? {
+            (0.0, _) => out.fill(0.0), // not −0.0: a zero has no sign
+            (s, bits) => sign::unpack(s, bits, out),
+        }
         Ok(())
     }
 

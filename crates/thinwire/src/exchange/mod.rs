@@ -171,7 +171,7 @@ impl Exchange {
         let outcome = under_way.run()?;
         self.digest = outcome.digest;
         self.group.traffic.rounds.count(round);
-        Ok(outcome.contributions)
+        Ok(outcome.contributions.unwrap_or(0))
     }
 
     /// The mean of one vector that loses nothing on the way is that vector, and needs no message.

@@ -48,7 +48,8 @@ pub(super) struct UnderWay<'a, const R: usize, const W: usize, F, A> {
 }
 
 pub(super) struct Outcome {
-    pub contributions: u32,
+    /// None before the first mean comes down; the same in all of them.
+    pub contributions: Option<u32>,
     pub digest: u64,
 }
 
@@ -66,7 +67,7 @@ where
     /// their order, so everyone receives in the order everyone sends: up 0, up 1, down 0, up 2, down 1, …
     pub fn run(&mut self) -> Result<Outcome> {
         let buckets = self.coding.layout.buckets();
-        let mut outcome = Outcome { contributions: 0, digest: self.digest };
+        let mut outcome = Outcome { contributions: None, digest: self.digest };
         self.send_up(0)?;
         self.receive_up(0)?;
         for k in 0..buckets {
@@ -154,7 +155,7 @@ where
             message.resize(HEADER_LEN + payload_len, 0);
             self.group.receive(worker, message, expected.operation.name())?;
             let (header, payload) = opened(message, &expected, worker, me)?;
-            check_payload(worker, &header, payload, payload_len)?;
+            check_payload(worker, &header, payload, payload_len, 1)?;
         }
         Ok(())
     }
@@ -229,8 +230,13 @@ where
                 self.group.receive(owner, &mut self.mail.down, expected.operation.name())?;
             }
             let (header, payload) = opened(&self.mail.down, &expected, owner, me)?;
-            check_payload(owner, &header, payload, payload_len)?;
-            outcome.contributions = header.contributions;
+            check_payload(owner, &header, payload, payload_len, self.shape.workers as u32)?;
+            let here = *outcome.contributions.get_or_insert(header.contributions);
+            if header.contributions != here {
+                let (field, there, here) =
+                    ("who takes part".to_owned(), header.contributions.to_string(), here.to_string());
+                return Err(Error::Disagreement { worker: owner, field, there, me, here });
+            }
             outcome.digest = xxh3_64_with_seed(payload, outcome.digest ^ u64::from(header.contributions));
             if header.contributions > 0 {
                 self.unpack(owner, layout.values_of(&blocks))?;
@@ -275,11 +281,12 @@ fn contribution(message: &[u8]) -> Option<&[u8]> {
     Header::contributes(message).then(|| &message[HEADER_LEN..])
 }
 
-/// A payload is as long as its blocks take, or empty when nobody is in it.
-fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize) -> Result<()> {
-    let (expected, got) = (if header.contributions > 0 { full } else { 0 }, payload.len());
-    if expected == got {
-        return Ok(());
+/// A payload is of at most `most` workers; it is as long as its blocks take, or empty when nobody is in it.
+fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
+    let malformed = |problem: String| Err(Error::Malformed { worker, problem });
+    if header.contributions > most {
+        return malformed(format!("{} workers in it where {most} may be", header.contributions));
     }
-    Err(Error::Malformed { worker, problem: format!("{got} bytes of payload where {expected} belong") })
+    let (expected, got) = (if header.contributions > 0 { full } else { 0 }, payload.len());
+    if expected == got { Ok(()) } else { malformed(format!("{got} bytes of payload where {expected} belong")) }
 }

@@ -13,7 +13,7 @@
 //! and D are kept per coordinate, for groups differ in them.
 //!
 //! The engine counts in f32, and quantizers jump: a value within f32 rounding of a threshold may land on its other
-//! side. So compare on data that avoids thresholds: random, and few steps.
+//! side. So the coarse mean notes how near to one its values came, and a comparison takes data that kept away.
 //!
 //! Papers: 1-bit Adam arXiv 2102.02888, 0/1 Adam arXiv 2202.06009, Efficient-Adam arXiv 2205.14473.
 //! Left out: schedules (the caller gives γ, T_v and T_u), bytes, transports, errors.
@@ -43,7 +43,7 @@ pub enum Quantizer {
 impl Quantizer {
     pub fn apply(&self, block: &[f64]) -> Vec<f64> {
         let each = |f: &dyn Fn(f64) -> f64| block.iter().map(|&x| f(x)).collect();
-        let max = block.iter().fold(0.0, |s: f64, x| s.max(x.abs()));
+        let max = largest(block);
         match *self {
             Quantizer::F32 => block.to_vec(),
             Quantizer::Bf16 => each(&|x| cast(x, 7, -126, (2.0 - 2f64.powi(-7)) * 2f64.powi(127))),
@@ -64,6 +64,40 @@ impl Quantizer {
             Quantizer::TopK(fraction) => keep_largest(block, fraction),
         }
     }
+
+    /// How far the nearest value is from where C jumps, as a part of the scale. The casts jump everywhere, by little:
+    /// they are left out. So are exact zeros and ties, which are exact in f32 too.
+    fn margin(&self, block: &[f64]) -> f64 {
+        let max = largest(block);
+        let nearest = |f: &dyn Fn(f64) -> f64| block.iter().map(|&x| f(x)).fold(f64::INFINITY, f64::min);
+        match *self {
+            _ if max == 0.0 => f64::INFINITY,
+            Quantizer::F32 | Quantizer::Bf16 | Quantizer::F16 => f64::INFINITY,
+            Quantizer::Sign => {
+                let s = mean(block.iter().map(|x| x.abs()));
+                nearest(&|x| if x == 0.0 { f64::INFINITY } else { x.abs() / s })
+            }
+            Quantizer::Uniform(bits) => {
+                let levels = points_a_side(bits) as f64;
+                nearest(&|x| ((x / max * levels).rem_euclid(1.0) - 0.5).abs() / levels)
+            }
+            Quantizer::Power2(bits) => nearest(&|x| {
+                let jumps = (0..points_a_side(bits)).map(|j| power_jump(j, points_a_side(bits)));
+                jumps.map(|jump| (x.abs() / max - jump).abs()).fold(f64::INFINITY, f64::min)
+            }),
+            Quantizer::TopK(fraction) => {
+                let kept = keep_largest(block, fraction);
+                let least = kept.iter().filter(|x| **x != 0.0).map(|x| x.abs()).fold(max, f64::min);
+                let left_out = zip(block, &kept, |x, kept| x - kept);
+                let gap = (least - largest(&left_out)) / max;
+                if gap == 0.0 { f64::INFINITY } else { gap }
+            }
+        }
+    }
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(0.0, |s: f64, x| s.max(x.abs()))
 }
 
 fn points_a_side(bits: u32) -> i32 {
@@ -79,14 +113,13 @@ fn cast(x: f64, bits: i32, min_exponent: i32, max: f64) -> f64 {
 
 /// The point of {1, ½, …, 2^−k, 0} nearest to r, k + 1 = `magnitudes`; half-way it is the larger.
 fn nearest_power(r: f64, magnitudes: i32) -> f64 {
-    for j in 0..magnitudes {
-        let point = 2f64.powi(-j);
-        let next = if j + 1 < magnitudes { point / 2.0 } else { 0.0 };
-        if r >= (point + next) / 2.0 {
-            return point;
-        }
-    }
-    0.0
+    (0..magnitudes).find(|&j| r >= power_jump(j, magnitudes)).map_or(0.0, |j| 2f64.powi(-j))
+}
+
+/// Half-way from 2^−j to the point below it.
+fn power_jump(j: i32, magnitudes: i32) -> f64 {
+    let (point, next) = (2f64.powi(-j), if j + 1 < magnitudes { 2f64.powi(-j - 1) } else { 0.0 });
+    (point + next) / 2.0
 }
 
 /// The max(1, ⌈fraction·count⌉) largest magnitudes; of equal ones the first.
@@ -107,12 +140,12 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 /// mean_i rows_i, in rank order.
-fn mean_rows(rows: &[Vec<f64>]) -> Vec<f64> {
+pub fn mean_rows(rows: &[Vec<f64>]) -> Vec<f64> {
     let column = |k: usize| rows.iter().map(move |row| row[k]);
     (0..rows[0].len()).map(|k| mean(column(k))).collect()
 }
 
-fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+pub fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
 }
 
@@ -132,6 +165,16 @@ pub struct CoarseMean {
     pub e: Vec<Vec<f64>>,
     /// E: the residuals of all owners, in one vector.
     pub owner_e: Vec<f64>,
+    pub seen: Seen,
+}
+
+/// What a coarse mean has coded so far.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    /// The nearest that a value came to where its quantizer jumps, as a part of its block's scale.
+    pub closest_call: f64,
+    /// The largest |z|.
+    pub largest: f64,
 }
 
 impl CoarseMean {
@@ -144,16 +187,17 @@ impl CoarseMean {
             down_blocks: blocks(d, block),
             e: vec![vec![0.0; d]; workers],
             owner_e: vec![0.0; d],
+            seen: Seen { closest_call: f64::INFINITY, largest: 0.0 },
         }
     }
 
     pub fn mean(&mut self, x: &[Vec<f64>]) -> Vec<f64> {
         let mut q = Vec::new();
         for i in 0..x.len() {
-            q.push(feed_back(self.up, &self.up_blocks, &x[i], &mut self.e[i]));
+            q.push(feed_back(self.up, &self.up_blocks, &x[i], &mut self.e[i], &mut self.seen));
         }
         let q = mean_rows(&q);
-        feed_back(self.down, &self.down_blocks, &q, &mut self.owner_e)
+        feed_back(self.down, &self.down_blocks, &q, &mut self.owner_e, &mut self.seen)
     }
 
     /// mean_i e_i + E: what the means so far still owe.
@@ -163,9 +207,15 @@ impl CoarseMean {
 }
 
 /// z = x + e;  q = C(z);  e ← z − q.
-fn feed_back(c: Quantizer, blocks: &[Range<usize>], x: &[f64], e: &mut Vec<f64>) -> Vec<f64> {
+fn feed_back(c: Quantizer, blocks: &[Range<usize>], x: &[f64], e: &mut Vec<f64>, seen: &mut Seen) -> Vec<f64> {
     let z = zip(x, e, |x, e| x + e);
-    let q: Vec<f64> = blocks.iter().flat_map(|b| c.apply(&z[b.clone()])).collect();
+    let mut q = Vec::new();
+    for block in blocks {
+        let z = &z[block.clone()];
+        q.extend(c.apply(z));
+        seen.closest_call = seen.closest_call.min(c.margin(z));
+        seen.largest = seen.largest.max(largest(z));
+    }
     *e = zip(&z, &q, |z, q| z - q);
     q
 }
@@ -199,13 +249,21 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    pub fn zero_one(
-        variance: impl Fn(u64) -> bool + 'static,
-        sync: impl Fn(u64) -> bool + 'static,
-    ) -> Self {
+    pub fn zero_one(variance: impl Fn(u64) -> bool + 'static, sync: impl Fn(u64) -> bool + 'static) -> Self {
         let (variance, sync) = (Box::new(variance), Box::new(sync));
         Algorithm::ZeroOneAdam { variance, sync }
     }
+}
+
+/// What stands for v where it is 0, once a coarse mean may bring more than 0 there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unseen {
+    /// The mean of v: the engine's rule.
+    Mean,
+    /// Infinity: x is held. Not the engine's rule; to see what it would do.
+    Infinity,
+    /// 0, which leaves ε alone. Not the engine's rule either.
+    Nothing,
 }
 
 pub struct Setup {
@@ -224,6 +282,7 @@ pub struct Setup {
     pub rate: Vec<f64>,
     /// λ, per coordinate.
     pub weight_decay: Vec<f64>,
+    pub unseen: Unseen,
 }
 
 impl Setup {
@@ -241,6 +300,7 @@ impl Setup {
             bias_correction: true,
             rate: vec![1.0; d],
             weight_decay: vec![0.0; d],
+            unseen: Unseen::Mean,
         }
     }
 }
@@ -444,16 +504,14 @@ impl Oracle {
         1.0 - self.gamma[k] * self.setup.weight_decay[k]
     }
 
-    /// P = √(v/(1 − β2^j)) + ε. A coarse mean may bring more than zero where v = 0: there the floor stands for v, and
-    /// if that is 0 too, P is infinite.
-    fn p(&self, i: usize, k: usize) -> f64 {
-        let mut v = self.workers[i].v[k];
-        if v == 0.0 && self.has_floor() {
-            v = self.floor;
-            if v == 0.0 {
-                return f64::INFINITY;
-            }
-        }
+    /// P = √(v/(1 − β2^j)) + ε. A coarse mean may bring more than zero where v = 0: see [`Unseen`]. If the mean of v is 0
+    /// too, P is infinite.
+    pub fn p(&self, i: usize, k: usize) -> f64 {
+        let v = match (self.workers[i].v[k], self.setup.unseen) {
+            (0.0, Unseen::Mean) if self.has_floor() && self.floor > 0.0 => self.floor,
+            (0.0, Unseen::Mean | Unseen::Infinity) if self.has_floor() => return f64::INFINITY,
+            (v, _) => v,
+        };
         (v / self.correction(self.v_memory)).sqrt() + self.setup.eps
     }
 
@@ -467,11 +525,7 @@ impl Oracle {
 
     /// What a moment is short by, its start at zero still weighing `memory`.
     fn correction(&self, memory: f64) -> f64 {
-        if self.setup.bias_correction {
-            1.0 - memory
-        } else {
-            1.0
-        }
+        if self.setup.bias_correction { 1.0 - memory } else { 1.0 }
     }
 
     pub fn params(&self, worker: usize) -> &[f64] {
@@ -499,6 +553,11 @@ impl Oracle {
         &self.coarse.owner_e
     }
 
+    /// What the coarse means have coded so far.
+    pub fn seen(&self) -> Seen {
+        self.coarse.seen
+    }
+
     /// y: where x would be with all residuals paid. For Efficient-Adam x − (mean e + E), for 0/1 Adam right after a
     /// sync x − (mean e + E)/P; else it means nothing.
     pub fn virtual_iterate(&self) -> Option<Vec<f64>> {
@@ -511,261 +570,5 @@ impl Oracle {
             _ => return None,
         }
         Some(zip(self.params(0), &owed, |x, owed| x - owed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const D: usize = 10;
-    const LR: f64 = 0.01;
-    const QUANTIZERS: [Quantizer; 7] = [
-        Quantizer::F32,
-        Quantizer::Bf16,
-        Quantizer::F16,
-        Quantizer::Sign,
-        Quantizer::Uniform(4),
-        Quantizer::Power2(3),
-        Quantizer::TopK(0.3),
-    ];
-
-    /// Numbers from −1 to 1.
-    fn row(worker: usize, step: u64) -> Vec<f64> {
-        let phase = 5.3 * worker as f64 + 0.9 * step as f64 + 1.0;
-        (0..D).map(|k| (1.7 * k as f64 + phase).sin()).collect()
-    }
-
-    fn rows(workers: usize, step: u64) -> Vec<Vec<f64>> {
-        (0..workers).map(|i| row(i, step)).collect()
-    }
-
-    fn start() -> Vec<f64> {
-        row(0, 99)
-    }
-
-    fn assert_close(got: &[f64], want: &[f64]) {
-        assert_eq!(got.len(), want.len());
-        let off = zip(got, want, |g, w| (g - w).abs() / (1.0 + w.abs()));
-        assert!(off.iter().all(|&off| off < 1e-12), "{got:?}, not {want:?}");
-    }
-
-    fn quantized(algorithm: Algorithm, workers: usize, c: Quantizer) -> Setup {
-        Setup {
-            block: 4,
-            up: c,
-            down: c,
-            ..Setup::plain(algorithm, workers, D)
-        }
-    }
-
-    #[test]
-    fn quantizers_by_hand() {
-        use Quantizer::*;
-        let check = |c: Quantizer, x: &[f64], want: &[f64]| assert_close(&c.apply(x), want);
-        check(Sign, &[0.9, -0.0, -0.3, -1.2], &[0.6, 0.6, -0.6, -0.6]);
-        check(Uniform(2), &[1.0, 0.5, 0.51, -0.5], &[1.0, 0.0, 1.0, 0.0]);
-        check(Uniform(3), &[3.0, 2.5, -1.5, 0.5], &[3.0, 2.0, -2.0, 0.0]);
-        check(Power2(2), &[2.0, -1.0, 0.99], &[2.0, -2.0, 0.0]);
-        check(Power2(3), &[8.0, 6.0, 5.99, -3.0], &[8.0, 8.0, 4.0, -4.0]);
-        check(Power2(3), &[8.0, 2.99, -1.0, 0.99], &[8.0, 2.0, -2.0, 0.0]);
-        check(TopK(0.7), &[1.0, -2.0, 2.0, 1.0], &[1.0, -2.0, 2.0, 0.0]);
-        check(TopK(0.01), &[1.0, -2.0, 2.0], &[0.0, -2.0, 0.0]);
-        for c in QUANTIZERS {
-            check(c, &[0.0, -0.0], &[0.0, 0.0]);
-            check(c, &[], &[]);
-        }
-    }
-
-    #[test]
-    fn casts_by_hand() {
-        let f16 = |x: f64| Quantizer::F16.apply(&[x])[0];
-        let half = 2f64.powi(-11); // of the way from 1 to the next
-        assert_eq!(f16(1.0 + half), 1.0);
-        assert_eq!(f16(1.0 + 3.0 * half), 1.0 + 4.0 * half);
-        assert_eq!(f16(-0.1), -0.0999755859375);
-        assert_eq!([f16(65519.0), f16(-1e9)], [65504.0, -65504.0]);
-        let tiny = 2f64.powi(-24); // the smallest
-        assert_eq!([f16(0.51 * tiny), f16(0.5 * tiny)], [tiny, 0.0]);
-        let bf16 = |x: f64| Quantizer::Bf16.apply(&[x])[0];
-        let half = 2f64.powi(-8);
-        assert_eq!(bf16(1.0 + half), 1.0);
-        assert_eq!(bf16(1.0 + 3.0 * half), 1.0 + 4.0 * half);
-        assert_eq!(bf16(0.1), 0.10009765625);
-        assert_eq!(bf16(f32::MAX as f64), f32::from_bits(0x7f7f_0000) as f64);
-    }
-
-    #[test]
-    fn golden_vector_g1() {
-        let mut coarse = CoarseMean::new(2, 4, 4, Quantizer::Sign, Quantizer::Sign);
-        coarse.down_blocks = blocks(4, 2); // one for each owner
-        let x = [vec![0.3, -0.1, 0.05, -0.8], vec![0.2, 0.4, -0.6, -0.2]];
-        assert_close(&coarse.mean(&x), &[0.175, 0.175, -0.175, -0.175]);
-        assert_close(&coarse.e[0], &[-0.0125, 0.2125, -0.2625, -0.4875]);
-        assert_close(&coarse.e[1], &[-0.15, 0.05, -0.25, 0.15]);
-        assert_close(&coarse.owner_e, &[0.15625, -0.15625, 0.15625, -0.15625]);
-        assert_close(&coarse.mean(&x), &[0.4125, 0.4125, -0.4125, -0.4125]);
-    }
-
-    /// out + (mean e + E)_after = mean x + (mean e + E)_before.
-    #[test]
-    fn the_coarse_mean_owes_what_it_did_not_say() {
-        for c in QUANTIZERS {
-            let mut coarse = CoarseMean::new(3, D, 4, c, c);
-            for step in 0..20 {
-                let x = rows(3, step);
-                let want = zip(&mean_rows(&x), &coarse.residual(), |x, owed| x + owed);
-                let out = coarse.mean(&x);
-                assert_close(&zip(&out, &coarse.residual(), |x, owed| x + owed), &want);
-            }
-        }
-    }
-
-    /// Twenty steps of one worker's Adam as the textbooks have it, v renewed on some of them.
-    fn textbook(renews: impl Fn(u64) -> bool) -> Vec<f64> {
-        let (mut x, mut m, mut v, mut j) = (start(), [0.0; D], [0.0; D], 0);
-        for t in 0..20 {
-            let (g, renews) = (row(0, t), renews(t));
-            j += renews as i32;
-            for k in 0..D {
-                m[k] = 0.9 * m[k] + 0.1 * g[k];
-                if renews {
-                    v[k] = 0.999 * v[k] + 0.001 * g[k] * g[k];
-                }
-                let m_hat = m[k] / (1.0 - 0.9f64.powi(t as i32 + 1));
-                let v_hat = v[k] / (1.0 - 0.999f64.powi(j));
-                x[k] -= LR * m_hat / (v_hat.sqrt() + 1e-8);
-            }
-        }
-        x
-    }
-
-    #[test]
-    fn one_worker_is_textbook_adam() {
-        let check = |algorithm: Algorithm, want: &[f64]| {
-            let mut oracle = Oracle::new(Setup::plain(algorithm, 1, D), &start());
-            (0..20).for_each(|t| oracle.step(LR, &rows(1, t)));
-            assert_close(oracle.params(0), want);
-        };
-        let theta = Theta::Constant;
-        let renews = |t: u64| [0, 1, 2, 4, 8, 16].contains(&t);
-        check(Algorithm::Adam, &textbook(|_| true));
-        check(Algorithm::OneBitAdam { warmup: 5 }, &textbook(|t| t < 5));
-        check(Algorithm::zero_one(renews, |_| true), &textbook(renews));
-        check(Algorithm::EfficientAdam { theta }, &textbook(|_| true));
-    }
-
-    #[test]
-    fn zero_one_adam_with_variance_everywhere_is_adam() {
-        let grouped = |algorithm: Algorithm| {
-            let mut setup = Setup::plain(algorithm, 3, D);
-            setup.rate = row(0, 5).iter().map(|x| 1.0 + x).collect();
-            setup.weight_decay = row(0, 6).iter().map(|x| 1.0 + x).collect();
-            Oracle::new(setup, &start())
-        };
-        let mut adam = grouped(Algorithm::Adam);
-        let mut zero_one = grouped(Algorithm::zero_one(|_| true, |_| true));
-        for t in 0..20 {
-            adam.step(LR, &rows(3, t));
-            zero_one.step(LR, &rows(3, t));
-            assert_eq!(zero_one.params(2), adam.params(0));
-        }
-    }
-
-    /// y ← y − mean_i (update of worker i), for any quantizer and any schedule.
-    #[test]
-    fn efficient_adam_moves_its_virtual_iterate_by_the_mean_update() {
-        let check = |c: Quantizer, theta: Theta| {
-            let algorithm = || Algorithm::EfficientAdam { theta };
-            let mut together = Oracle::new(quantized(algorithm(), 3, c), &start());
-            let mut moved = Vec::new(); // −Σ updates, of each worker
-            for i in 0..3 {
-                let mut alone = Oracle::new(Setup::plain(algorithm(), 1, D), &[0.0; D]);
-                (0..20).for_each(|t| alone.step(LR / (t + 1) as f64, &[row(i, t)]));
-                moved.push(alone.params(0).to_vec());
-            }
-            (0..20).for_each(|t| together.step(LR / (t + 1) as f64, &rows(3, t)));
-            let want = zip(&start(), &mean_rows(&moved), |x, moved| x + moved);
-            assert_close(&together.virtual_iterate().unwrap(), &want);
-        };
-        for c in QUANTIZERS {
-            check(c, Theta::Constant);
-            check(c, Theta::Harmonic);
-        }
-    }
-
-    /// y ← y − mean_i u/P; and a sync with nothing to say says nothing.
-    #[test]
-    fn zero_one_adam_agrees_at_a_sync_and_moves_its_virtual_iterate_by_the_mean_u() {
-        for c in QUANTIZERS {
-            let algorithm = Algorithm::zero_one(|t| t < 3, |t| (t + 1) % 4 == 0);
-            let mut oracle = Oracle::new(quantized(algorithm, 3, c), &start());
-            (0..8).for_each(|t| oracle.step(LR, &rows(3, t)));
-            let y = oracle.virtual_iterate().unwrap();
-            (8..11).for_each(|t| oracle.step(LR, &rows(3, t)));
-            assert!(oracle.virtual_iterate().is_none());
-            assert_ne!(oracle.params(0), oracle.params(1));
-
-            let u: Vec<_> = (0..3).map(|i| oracle.u(i).to_vec()).collect();
-            let p: Vec<f64> = (0..D).map(|k| oracle.p(0, k)).collect();
-            let moved = zip(&mean_rows(&u), &p, |u, p| u / p);
-            oracle.sync();
-            let want = zip(&y, &moved, |y, moved| y - moved);
-            assert_close(&oracle.virtual_iterate().unwrap(), &want);
-            assert_eq!(oracle.params(0), oracle.params(1));
-            assert_eq!(oracle.m(0), oracle.m(1));
-            let x = oracle.params(0).to_vec();
-            oracle.sync();
-            assert_eq!(oracle.params(0), x);
-        }
-    }
-
-    /// v is renewed at t = 0 and t = 3: between them two local steps, then a sync. The coordinates: one that decays,
-    /// one with no gradient when v is renewed, one whose γ is 0.
-    #[test]
-    fn zero_one_adam_by_hand() {
-        let setup = Setup {
-            betas: (0.5, 0.75),
-            eps: 0.0,
-            bias_correction: false,
-            rate: vec![1.0, 1.0, 0.0],
-            weight_decay: vec![1.0, 0.0, 0.0],
-            ..Setup::plain(Algorithm::zero_one(|t| t % 3 == 0, |_| false), 1, 3)
-        };
-        let mut oracle = Oracle::new(setup, &[3.0, 1.0, 1.0]);
-        oracle.step(0.5, &[vec![2.0, 0.0, 2.0]]); // m = v = [1, 0, 1]
-        assert_close(oracle.params(0), &[1.0, 1.0, 1.0]); // a
-        let p = (2.0f64 / 3.0).sqrt(); // where v = 0: of its mean
-        oracle.step(0.5, &[vec![3.0, 4.0, 4.0]]); // m = [2, 2, 1], u = [1, 1, 0], Γ = D = ½
-        assert_close(oracle.params(0), &[-0.5, 1.0 - 1.0 / p, 1.0]);
-        oracle.step(0.25, &[vec![2.0, 8.0, 2.0]]); // u = [3/2, 9/4, 0], Γ = ¾, D = ⅜
-        assert_close(oracle.params(0), &[0.375 - 1.5, 1.0 - 2.25 / p, 1.0]); // a·D − ū/P
-        assert_close(oracle.m(0), &[2.0, 3.0, 1.0]); // ū/Γ
-        oracle.step(0.5, &[vec![0.0; 3]]); // m = [1, 3/2, ½], v = [¾, 0, ¾], the same floor
-        let x = -1.125 * 0.5 - 0.5 / 0.75f64.sqrt();
-        assert_close(oracle.params(0), &[x, 1.0 - 3.0 / p, 1.0]);
-        assert_close(oracle.v(0), &[0.75, 0.0, 0.75]);
-    }
-
-    #[test]
-    fn without_variance_and_without_a_floor_nothing_moves() {
-        let never = Algorithm::zero_one(|_| false, |_| true);
-        for algorithm in [never, Algorithm::OneBitAdam { warmup: 0 }] {
-            let mut oracle = Oracle::new(quantized(algorithm, 2, Quantizer::Sign), &[1.0; D]);
-            (0..5).for_each(|t| oracle.step(LR, &rows(2, t)));
-            assert_eq!(oracle.params(1), [1.0; D]);
-        }
-    }
-
-    /// The warm-up's mean gradients are [2, 0]; then m = [1, 1] and P = [√v, √(v/2)].
-    #[test]
-    fn one_bit_adam_after_its_warm_up_has_a_floor() {
-        let mut setup = Setup::plain(Algorithm::OneBitAdam { warmup: 1 }, 2, 2);
-        (setup.betas, setup.bias_correction) = ((0.5, 0.5), false);
-        let mut oracle = Oracle::new(setup, &[1.0, 1.0]);
-        oracle.step(0.0, &[vec![1.0, 3.0], vec![3.0, -3.0]]); // m = [1, 0], v = [2, 0]
-        oracle.step(0.1, &[vec![1.0, 1.0], vec![1.0, 3.0]]); // m = [1, 1]
-        let want = [1.0 - 0.1 / (2f64.sqrt() + 1e-8), 1.0 - 0.1 / (1.0 + 1e-8)];
-        assert_close(oracle.params(1), &want);
     }
 }

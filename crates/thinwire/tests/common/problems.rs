@@ -21,18 +21,18 @@ pub struct Problem {
     pub lr: f32,
     /// A loss that counts as converged; the start is far above it.
     pub target: f64,
-    value: Box<Value>,
+    pub value: Box<Value>,
 }
 
 /// The loss at x and its gradient: as one worker sees them at one step, or in truth (`None`).
-type Value = dyn Fn(&[f64], Option<View>) -> (f64, Vec<f64>) + Send + Sync;
+pub type Value = dyn Fn(&[f64], Option<View>) -> (f64, Vec<f64>) + Send + Sync;
 
 /// Who looks, and when.
 #[derive(Clone, Copy)]
-struct View {
-    worker: usize,
-    workers: usize,
-    step: u64,
+pub struct View {
+    pub worker: usize,
+    pub workers: usize,
+    pub step: u64,
 }
 
 impl Problem {
@@ -40,19 +40,8 @@ impl Problem {
         (self.value)(&widen(params), None).0
     }
 
-    pub fn gradient(
-        &self,
-        params: &[f32],
-        worker: usize,
-        workers: usize,
-        step: u64,
-        out: &mut [f32],
-    ) {
-        let view = View {
-            worker,
-            workers,
-            step,
-        };
+    pub fn gradient(&self, params: &[f32], worker: usize, workers: usize, step: u64, out: &mut [f32]) {
+        let view = View { worker, workers, step };
         let (_, gradient) = (self.value)(&widen(params), Some(view));
         for (out, g) in out.iter_mut().zip(gradient) {
             *out = g as f32;
@@ -60,7 +49,7 @@ impl Problem {
     }
 }
 
-fn widen(x: &[f32]) -> Vec<f64> {
+pub fn widen(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| x as f64).collect()
 }
 
@@ -88,14 +77,7 @@ pub fn quadratic() -> Problem {
         let loss = (0..D).map(|k| 0.5 * curvature(k) * away[k] * away[k]).sum();
         (loss, (0..D).map(|k| curvature(k) * away[k]).collect())
     };
-    Problem {
-        name: "quadratic",
-        start: vec![0.0; D],
-        steps: 1000,
-        lr: 0.005,
-        target: 0.5,
-        value: Box::new(value),
-    }
+    Problem { name: "quadratic", start: vec![0.0; D], steps: 1000, lr: 0.005, target: 0.5, value: Box::new(value) }
 }
 
 pub fn rosenbrock() -> Problem {
@@ -111,14 +93,7 @@ pub fn rosenbrock() -> Problem {
         }
         (loss, gradient)
     };
-    Problem {
-        name: "rosenbrock",
-        start: vec![0.0; D],
-        steps: 600,
-        lr: 0.01,
-        target: 0.5,
-        value: Box::new(value),
-    }
+    Problem { name: "rosenbrock", start: vec![0.0; D], steps: 600, lr: 0.01, target: 0.5, value: Box::new(value) }
 }
 
 pub fn logistic() -> Problem {
@@ -132,9 +107,7 @@ pub fn logistic() -> Problem {
     let value = move |w: &[f64], view: Option<View>| {
         let (mut loss, mut gradient) = (0.5 * RIDGE * dot(w, w), vec![0.0; D]);
         add(&mut gradient, RIDGE, w);
-        let batch = batch(view, |v, random| {
-            v.worker + v.workers * random.below(POINTS / v.workers)
-        });
+        let batch = batch(view, |v, random| v.worker + v.workers * random.below(POINTS / v.workers));
         let share = 1.0 / batch.len() as f64;
         for p in batch {
             let (z, y) = (&inputs[p], labels[p]);
@@ -144,23 +117,12 @@ pub fn logistic() -> Problem {
         }
         (loss, gradient)
     };
-    Problem {
-        name: "logistic",
-        start: vec![0.0; D],
-        steps: 300,
-        lr: 0.03,
-        target: 0.3,
-        value: Box::new(value),
-    }
+    Problem { name: "logistic", start: vec![0.0; D], steps: 300, lr: 0.03, target: 0.3, value: Box::new(value) }
 }
 
 /// To learn: as many waves sin(w·z) as the network has outputs.
 pub fn network() -> Problem {
-    let network = Network {
-        inputs: 6,
-        hidden: 48,
-        outputs: 2,
-    };
+    let network = Network { inputs: 6, hidden: 48, outputs: 2 };
     let mut random = Random::new(3);
     let start = network.start(&mut random);
     let waves = [random.normals(6, 0.5), random.normals(6, 0.5)];
@@ -178,14 +140,7 @@ pub fn network() -> Problem {
         }
         (loss, gradient)
     };
-    Problem {
-        name: "network",
-        start,
-        steps: 500,
-        lr: 0.005,
-        target: 0.1,
-        value: Box::new(value),
-    }
+    Problem { name: "network", start, steps: 500, lr: 0.005, target: 0.1, value: Box::new(value) }
 }
 
 /// So many, that up to six workers get equal shares.
@@ -257,12 +212,12 @@ fn affine_backward(layer: &[f64], z: &[f64], d: &[f64]) -> (Vec<f64>, Vec<f64>) 
     (to_layer, to_z)
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// to ← to + c·x.
-fn add(to: &mut [f64], c: f64, x: &[f64]) {
+pub fn add(to: &mut [f64], c: f64, x: &[f64]) {
     to.iter_mut().zip(x).for_each(|(to, x)| *to += c * x);
 }
 
@@ -302,81 +257,5 @@ impl Random {
 
     pub fn normals(&mut self, count: usize, deviation: f64) -> Vec<f64> {
         (0..count).map(|_| deviation * self.normal()).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The start, a little shaken: zeros hide mistakes.
-    fn somewhere(problem: &Problem) -> Vec<f64> {
-        let mut x = widen(&problem.start);
-        let shake = Random::new(7).normals(x.len(), 0.1);
-        add(&mut x, 1.0, &shake);
-        x
-    }
-
-    #[test]
-    fn gradients_are_the_slopes_of_the_loss() {
-        const H: f64 = 1e-5;
-        for problem in all() {
-            let mut x = somewhere(&problem);
-            let (_, gradient) = (problem.value)(&x, None);
-            for (k, g) in gradient.into_iter().enumerate() {
-                x[k] += H;
-                let (above, _) = (problem.value)(&x, None);
-                x[k] -= 2.0 * H;
-                let (below, _) = (problem.value)(&x, None);
-                x[k] += H;
-                let slope = (above - below) / (2.0 * H);
-                let close = (slope - g).abs() < 1e-6 * (1.0 + slope.abs());
-                assert!(close, "{}, {k}: {g}, not {slope}", problem.name);
-            }
-        }
-    }
-
-    /// ‖mean of N − truth‖² is about Σ ‖each − truth‖²/N² when the errors are independent.
-    #[test]
-    fn workers_see_the_true_gradient_in_the_mean() {
-        fn check(problem: &Problem, workers: usize) {
-            const STEPS: u64 = 1000;
-            let x = somewhere(problem);
-            let (_, truth) = (problem.value)(&x, None);
-            let (mut sum, mut squares) = (vec![0.0; x.len()], 0.0);
-            for call in 0..STEPS * workers as u64 {
-                let view = View {
-                    worker: (call / STEPS) as usize,
-                    workers,
-                    step: call % STEPS,
-                };
-                let (_, mut error) = (problem.value)(&x, Some(view));
-                add(&mut error, -1.0, &truth);
-                add(&mut sum, 1.0, &error);
-                squares += dot(&error, &error);
-            }
-            assert!(squares > 0.0, "{} has no noise", problem.name);
-            let biased = dot(&sum, &sum) > 2.0 * squares;
-            assert!(!biased, "{}, {workers} workers", problem.name);
-        }
-        for problem in all() {
-            check(&problem, 1);
-            check(&problem, 3);
-        }
-    }
-
-    #[test]
-    fn the_start_is_far_from_the_target() {
-        for problem in all() {
-            let loss = problem.loss(&problem.start);
-            assert!(loss > 2.0 * problem.target, "{}: {loss}", problem.name);
-        }
-    }
-
-    #[test]
-    fn splitmix64_is_splitmix64() {
-        let mut random = Random::new(1234567);
-        assert_eq!(random.bits(), 6457827717110365317);
-        assert_eq!(random.bits(), 3203168211198807973);
     }
 }

@@ -1,0 +1,576 @@
+//! The two means, through a bare [`Exchange`]: every number of workers, every cut of the vector, every way to go wrong.
+//!
+//! ```text
+//! exact     out = Σ_i x_i / n in rank order, in f32, to the bit
+//! coarse    out = what tests/common/oracle.rs says, and owes what it did not say:
+//!           out = mean_i x_i + (mean_i e_i + E)_before − (mean_i e_i + E)_after
+//! ```
+//!
+//! All workers get the same bits; topology, buckets and threads change none. Workers that do not believe the same, and
+//! messages that are none, end in an error that names the worker, never in a panic or a wait.
+
+#[path = "common/oracle.rs"]
+mod oracle;
+
+use oracle::{CoarseMean, Quantizer};
+use std::time::{Duration, Instant};
+use thinwire::codec::{CodecName, MAX_BLOCK};
+use thinwire::collective::threads::{self, Thread};
+use thinwire::exchange::{Coding, Codings, Exchange};
+use thinwire::layout::{Shape, Topology};
+use thinwire::message::{HEADER_LEN, Operation};
+use thinwire::optimizer::{Now, Slot};
+use thinwire::schedule::Round;
+use thinwire::tiles::{Threads, Vectors};
+use thinwire::{Collective, Error, Result};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const ONE_BUCKET: usize = usize::MAX;
+const COARSE: [Round; 3] = [Round::Coarse; 3];
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    shape: Shape,
+    exact: CodecName,
+    up: CodecName,
+    down: CodecName,
+    bucket: usize,
+    threads: usize,
+}
+
+impl Setting {
+    fn new(workers: usize, values: usize, block: usize) -> Setting {
+        Setting {
+            shape: Shape { values, block, workers, topology: Topology::Sharded },
+            exact: CodecName::F32,
+            up: CodecName::Sign,
+            down: CodecName::Sign,
+            bucket: ONE_BUCKET,
+            threads: 1,
+        }
+    }
+
+    fn central(self) -> Setting {
+        Setting { shape: Shape { topology: Topology::Central, ..self.shape }, ..self }
+    }
+
+    fn exchange(&self, end: impl Collective + 'static) -> Exchange {
+        let coding = |up, down| Some(Coding::new(self.shape, up, down, self.bucket));
+        let codings = Codings { exact: coding(self.exact, self.exact), coarse: coding(self.up, self.down) };
+        Exchange::new(self.shape, codings, Box::new(end), Threads::new(self.threads).expect("threads"))
+    }
+
+    /// What each worker has after each of these rounds.
+    fn run(&self, rounds: &[Round]) -> Vec<Vec<After>> {
+        together(self.shape.workers, |end| {
+            let (worker, mut exchange) = (end.rank(), self.exchange(end));
+            let mut after = |(t, round): (usize, &Round)| {
+                let x = input(self.shape.values, worker, t);
+                After { out: mean(&mut exchange, *round, t as u64, &x).expect("a mean"), ..After::of(&mut exchange) }
+            };
+            rounds.iter().enumerate().map(&mut after).collect()
+        })
+    }
+}
+
+/// Worlds, lengths and blocks: every one with every other.
+fn settings() -> impl Iterator<Item = Setting> {
+    let lengths = [0, 1, 2, 3, 5, 16, 17, 100, 1000, 4097];
+    let settings = move |workers| lengths.map(|values| [1, 4, 512].map(|block| Setting::new(workers, values, block)));
+    (1..=17).flat_map(settings).flatten()
+}
+
+fn fewer_settings() -> impl Iterator<Item = Setting> {
+    settings().filter(|Setting { shape, .. }| [1, 2, 3, 5].contains(&shape.workers) && shape.values <= 1000)
+}
+
+/// Numbers from −1 to 1, of this worker in this round.
+fn input(values: usize, worker: usize, t: usize) -> Vec<f32> {
+    let seed = xxh3_64(&[worker as u8, t as u8]);
+    let hash = |k: usize| xxh3_64_with_seed(&k.to_le_bytes(), seed);
+    (0..values).map(|k| hash(k) as i64 as f32 / 2f32.powi(63)).collect()
+}
+
+/// What a worker has after a round.
+#[derive(Clone, Debug, Default)]
+struct After {
+    out: Vec<f32>,
+    e: Vec<f32>,
+    owner_e: Vec<f32>,
+}
+
+impl After {
+    /// The residues.
+    fn of(exchange: &mut Exchange) -> After {
+        let mut after = After::default();
+        for entry in exchange.state() {
+            match (entry.name, entry.slot) {
+                ("up_residue", Slot::Floats(e)) => after.e = e.to_vec(),
+                ("down_residue", Slot::Floats(owner_e)) => after.owner_e = owner_e.to_vec(),
+                _ => {}
+            }
+        }
+        after
+    }
+}
+
+/// Runs `work` on one thread a worker; a panic there is a panic here.
+fn together<T: Send>(workers: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let ends = threads::group(workers, PATIENCE);
+        let running = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
+        running.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    })
+}
+
+fn mean(exchange: &mut Exchange, round: Round, step: u64, x: &[f32]) -> Result<Vec<f32>> {
+    let mut out = vec![0.0; x.len()];
+    mean_of_those_who(true, exchange, round, step, x, &mut out).map(|_| out)
+}
+
+/// Averages into `out`, with this worker or without it; returns how many took part.
+fn mean_of_those_who(
+    contributes: bool,
+    exchange: &mut Exchange,
+    round: Round,
+    step: u64,
+    x: &[f32],
+    out: &mut [f32],
+) -> Result<u32> {
+    exchange.mean(
+        round,
+        &Now { step, lr: 0.0, rates: &[], contributes },
+        Vectors { read: [x], write: [out] },
+        |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
+        |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),
+    )
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn widen(x: &[f32]) -> Vec<f64> {
+    x.iter().copied().map(f64::from).collect()
+}
+
+fn close(a: f64, b: f64, tolerance: f64) -> bool {
+    (a - b).abs() <= tolerance * (1.0 + b.abs())
+}
+
+/// One round of a run, all workers at once.
+#[derive(PartialEq)]
+struct Outcome {
+    /// The bits that everyone got.
+    out: Vec<u32>,
+    e: Vec<Vec<u32>>,
+    /// E of all owners, one after the other: the whole vector's.
+    owner_e: Vec<u32>,
+}
+
+fn outcomes(setting: &Setting, rounds: &[Round]) -> Vec<Outcome> {
+    let run = setting.run(rounds);
+    let outcome = |t: usize| {
+        let after = || run.iter().map(|worker| &worker[t]);
+        let out = bits(&run[0][t].out);
+        assert!(after().all(|after| bits(&after.out) == out), "workers differ in round {t} of {setting:?}");
+        let owner_e = after().flat_map(|after| bits(&after.owner_e)).collect();
+        Outcome { out, e: after().map(|after| bits(&after.e)).collect(), owner_e }
+    };
+    (0..rounds.len()).map(outcome).collect()
+}
+
+fn numbers(bits: &[u32]) -> Vec<f64> {
+    bits.iter().map(|bits| f32::from_bits(*bits).into()).collect()
+}
+
+/// Rounds of this setting, after checking that `change` changes no bit of them.
+fn unchanged_by(change: fn(Setting) -> Setting, setting: Setting, rounds: &[Round]) -> Vec<Outcome> {
+    let (before, after) = (outcomes(&setting, rounds), outcomes(&change(setting), rounds));
+    assert!(before == after, "{setting:?} differs from {:?}", change(setting));
+    before
+}
+
+// The exact mean.
+
+/// C(Σ C(x_i) / n), in rank order.
+fn exact_mean(codec: CodecName, workers: usize, values: usize) -> Vec<f32> {
+    let codec = codec.codec();
+    let cast = |x: &[f32]| {
+        let (mut bytes, mut out) = (vec![0; codec.encoded_len(x.len())], vec![0.0; x.len()]);
+        codec.encode(x, &mut bytes).expect("finite values");
+        codec.decode(&bytes, &mut out).expect("what the codec wrote");
+        out
+    };
+    let mut sum = vec![0.0; values];
+    for worker in 0..workers {
+        sum.iter_mut().zip(cast(&input(values, worker, 0))).for_each(|(sum, x)| *sum += x);
+    }
+    cast(&sum.iter().map(|sum| sum / workers as f32).collect::<Vec<_>>())
+}
+
+fn check_exact(setting: Setting) {
+    let want = exact_mean(setting.exact, setting.shape.workers, setting.shape.values);
+    let got = unchanged_by(Setting::central, setting, &[Round::Exact]);
+    assert!(got[0].out == bits(&want), "{setting:?}");
+}
+
+#[test]
+fn the_exact_mean_is_the_sum_in_rank_order() {
+    settings().for_each(check_exact);
+    fewer_settings().for_each(|setting| check_exact(Setting { exact: CodecName::Bf16, ..setting }));
+}
+
+// The coarse mean.
+
+/// How far an f32 rounding moves a value, once it is cast.
+fn tolerance(codec: Quantizer) -> f64 {
+    match codec {
+        Quantizer::Bf16 => 2f64.powi(-7),
+        Quantizer::F16 => 2f64.powi(-10),
+        _ => 1e-5,
+    }
+}
+
+/// Every round against the oracle with the engine's own residues before it, so that rounding does not add up.
+fn check_coarse(setting: Setting, up: Quantizer, down: Quantizer) {
+    let Shape { workers, values, block, .. } = setting.shape;
+    let mut oracle = CoarseMean::new(workers, values, block, up, down);
+    for (t, got) in unchanged_by(Setting::central, setting, &COARSE).iter().enumerate() {
+        let x = (0..workers).map(|worker| widen(&input(values, worker, t))).collect::<Vec<_>>();
+        let (before, want, out) = (oracle.residual(), oracle.mean(&x), numbers(&got.out));
+        oracle.e = got.e.iter().map(|e| numbers(e)).collect();
+        oracle.owner_e = numbers(&got.owner_e);
+        let after = oracle.residual();
+        for k in 0..values {
+            let mean_x = x.iter().map(|x| x[k]).sum::<f64>() / workers as f64;
+            assert!(
+                close(out[k], want[k], tolerance(up).max(tolerance(down))),
+                "{} is not {}: value {k}, round {t}, {setting:?}",
+                out[k],
+                want[k]
+            );
+            assert!(close(out[k] + after[k], mean_x + before[k], 1e-6), "value {k} is lost: round {t}, {setting:?}");
+        }
+    }
+}
+
+#[test]
+fn the_coarse_mean_of_signs_is_the_oracles() {
+    settings().for_each(|setting| check_coarse(setting, Quantizer::Sign, Quantizer::Sign));
+}
+
+#[test]
+fn the_coarse_mean_of_any_codecs_is_the_oracles() {
+    let codecs = [
+        (CodecName::F32, Quantizer::F32),
+        (CodecName::Bf16, Quantizer::Bf16),
+        (CodecName::F16, Quantizer::F16),
+        (CodecName::Sign, Quantizer::Sign),
+        (CodecName::Uniform(4), Quantizer::Uniform(4)),
+        (CodecName::Power2(3), Quantizer::Power2(3)),
+        (CodecName::TopK(100_000), Quantizer::TopK(0.1)),
+    ];
+    for (i, up) in codecs.into_iter().enumerate() {
+        let down = codecs[(i + 1) % codecs.len()];
+        for setting in fewer_settings() {
+            check_coarse(Setting { up: up.0, down: up.0, ..setting }, up.1, up.1);
+            check_coarse(Setting { up: up.0, down: down.0, ..setting }, up.1, down.1);
+        }
+    }
+}
+
+// What changes no bit.
+
+const EXACT_THEN_COARSE: [Round; 3] = [Round::Exact, Round::Coarse, Round::Coarse];
+
+#[test]
+fn small_buckets_change_no_bit() {
+    let small = |setting| Setting { bucket: 64, ..setting };
+    for setting in fewer_settings() {
+        for codec in [CodecName::Sign, CodecName::Uniform(3), CodecName::TopK(100_000)] {
+            let setting = Setting { up: codec, down: codec, ..setting };
+            unchanged_by(small, setting, &EXACT_THEN_COARSE);
+            unchanged_by(small, setting.central(), &EXACT_THEN_COARSE);
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let threaded = |setting| Setting { threads: 2, ..setting };
+    for block in [7, 512, MAX_BLOCK] {
+        let setting = Setting { up: CodecName::Uniform(5), ..Setting::new(2, 300_001, block) };
+        unchanged_by(threaded, setting, &EXACT_THEN_COARSE);
+        unchanged_by(threaded, setting.central(), &EXACT_THEN_COARSE);
+    }
+}
+
+// Workers that are left out.
+
+/// A round of three workers in which only some take part: how many each counts, and what it has.
+fn partial(round: Round, takes_part: fn(usize) -> bool) -> Vec<(u32, Vec<f32>)> {
+    let setting = Setting { up: CodecName::F32, down: CodecName::F32, ..Setting::new(3, 10, 4) };
+    together(3, |end| {
+        let (worker, mut exchange, mut out) = (end.rank(), setting.exchange(end), vec![7.0; 10]);
+        let x = [worker as f32; 10];
+        let taken = mean_of_those_who(takes_part(worker), &mut exchange, round, 0, &x, &mut out);
+        (taken.expect("a mean"), out)
+    })
+}
+
+#[test]
+fn the_mean_is_of_those_who_take_part() {
+    for round in [Round::Exact, Round::Coarse] {
+        let without_one = vec![(2, vec![1.0; 10]); 3]; // (0 + 2) / 2
+        assert_eq!(partial(round, |worker| worker != 1), without_one);
+        let of_nobody = vec![(0, vec![7.0; 10]); 3]; // nothing is applied
+        assert_eq!(partial(round, |_| false), of_nobody);
+    }
+}
+
+#[test]
+fn whoever_is_left_out_keeps_its_residue() {
+    let setting = Setting::new(3, 10, 4);
+    let kept = together(3, |end| {
+        let (worker, mut exchange, mut out) = (end.rank(), setting.exchange(end), vec![0.0; 10]);
+        let x = input(10, worker, 0);
+        mean(&mut exchange, Round::Coarse, 0, &x).expect("a mean");
+        let before = After::of(&mut exchange).e;
+        mean_of_those_who(worker != 1, &mut exchange, Round::Coarse, 1, &x, &mut out).expect("a mean");
+        before == After::of(&mut exchange).e
+    });
+    assert_eq!(kept, [false, true, false]);
+}
+
+// Workers that disagree.
+
+/// What a worker takes for granted.
+#[derive(Clone, Copy)]
+struct Belief {
+    setting: Setting,
+    round: Round,
+    step: u64,
+    shared: u8,
+}
+
+impl Belief {
+    fn act(&self, end: impl Collective + 'static) -> Result<Vec<f32>> {
+        let x = input(self.setting.shape.values, end.rank(), 0);
+        let mut exchange = self.setting.exchange(end);
+        exchange.agree_on(&[self.shared]);
+        mean(&mut exchange, self.round, self.step, &x)
+    }
+}
+
+const COMMON: Belief = Belief {
+    setting: Setting {
+        shape: Shape { values: 100, block: 4, workers: 3, topology: Topology::Sharded },
+        exact: CodecName::F32,
+        up: CodecName::Sign,
+        down: CodecName::Sign,
+        bucket: 64,
+        threads: 1,
+    },
+    round: Round::Coarse,
+    step: 5,
+    shared: 1,
+};
+
+/// A field that an error names, and how to believe otherwise.
+type Heresy = (&'static str, fn(&mut Belief));
+
+/// What owners notice in what comes up.
+const HERESIES: &[Heresy] = &[
+    ("the step", |belief| belief.step += 1),
+    ("the vector's length", |belief| belief.setting.shape.values += 1),
+    ("the block size", |belief| belief.setting.shape.block = 5),
+    ("the codec", |belief| belief.setting.up = CodecName::Power2(2)),
+    ("the operation", |belief| belief.round = Round::Exact),
+    ("the digest of the shared state", |belief| belief.shared = 2),
+];
+
+/// What all notice in what comes down.
+const HERESY_OF_OWNERS: Heresy = ("the codec", |belief| belief.setting.down = CodecName::Power2(2));
+
+/// What the workers of a group get when `odd` believes otherwise.
+fn with_heretic(common: Belief, odd: usize, heresy: fn(&mut Belief)) -> Vec<Result<Vec<f32>>> {
+    together(common.setting.shape.workers, |end| {
+        let mut belief = common;
+        if end.rank() == odd {
+            heresy(&mut belief);
+        }
+        belief.act(end)
+    })
+}
+
+#[test]
+fn whoever_disagrees_is_named_by_all_others() {
+    for (named, heresy) in HERESIES.iter().chain([&HERESY_OF_OWNERS]) {
+        for odd in 0..3 {
+            for (me, got) in with_heretic(COMMON, odd, *heresy).into_iter().enumerate() {
+                match got {
+                    Err(Error::Disagreement { worker, field, .. }) if me != odd => {
+                        assert_eq!((worker, &*field), (odd, *named), "on worker {me}");
+                    }
+                    Err(_) if me == odd => {}
+                    other => panic!("{named}, worker {odd}: worker {me} got {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_disagrees_is_named_by_the_server() {
+    let common = Belief { setting: COMMON.setting.central(), ..COMMON };
+    for (named, heresy) in HERESIES {
+        let got = with_heretic(common, 2, *heresy);
+        assert!(
+            matches!(&got[0], Err(Error::Disagreement { worker: 2, field, .. }) if field == named),
+            "{named}: {:?}",
+            got[0]
+        );
+        assert!(got.iter().all(Result::is_err), "{named}: someone goes on");
+    }
+}
+
+// Messages that are none.
+
+/// A transport that changes what worker 1 sends to worker 0 in one part of a round.
+struct Tampered<F> {
+    end: Thread,
+    part: Operation,
+    change: F,
+}
+
+impl<F: Fn(&mut Vec<u8>) + Send> Collective for Tampered<F> {
+    fn rank(&self) -> usize {
+        self.end.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.end.size()
+    }
+
+    fn reserve(&mut self, longest: usize) {
+        self.end.reserve(longest);
+    }
+
+    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
+        let mut message = message.to_vec();
+        if (self.rank(), to, during) == (1, 0, self.part.name()) {
+            (self.change)(&mut message);
+        }
+        self.end.send(to, &message, during)
+    }
+
+    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
+        self.end.receive(from, message, during)
+    }
+}
+
+/// What worker 0 makes of it; nobody panics, and nobody waits in vain.
+fn tampered(
+    belief: Belief,
+    part: Operation,
+    change: impl Fn(&mut Vec<u8>) + Copy + Send + Sync + 'static,
+) -> Result<Vec<f32>> {
+    let start = Instant::now();
+    let mut got = together(3, |end| belief.act(Tampered { end, part, change }));
+    assert!(start.elapsed() < PATIENCE, "someone waited in vain");
+    got.swap_remove(0)
+}
+
+/// Whether the error says that worker 1 is to blame.
+fn blames_the_sender(error: &Error) -> bool {
+    use Error::{Aborted, Disagreement, Malformed, Payload};
+    let (Malformed { worker, .. } | Payload { worker, .. } | Disagreement { worker, .. } | Aborted { worker, .. }) =
+        error
+    else {
+        return false;
+    };
+    *worker == 1
+}
+
+fn refused(belief: Belief, part: Operation, what: &str, change: impl Fn(&mut Vec<u8>) + Copy + Send + Sync + 'static) {
+    match tampered(belief, part, change) {
+        Err(error) => assert!(blames_the_sender(&error), "{part}, {what}: {error}"),
+        Ok(_) => panic!("{part}, {what}: taken for a message"),
+    }
+}
+
+/// Both parts of a round of one bucket, so that a part is one message.
+fn parts() -> [(Belief, Operation); 4] {
+    let coarse = Belief { setting: Setting { bucket: ONE_BUCKET, ..COMMON.setting }, ..COMMON };
+    let exact = Belief { round: Round::Exact, ..coarse };
+    [
+        (coarse, Operation::CoarseUp),
+        (coarse, Operation::CoarseDown),
+        (exact, Operation::ExactUp),
+        (exact, Operation::ExactDown),
+    ]
+}
+
+#[test]
+fn a_message_of_another_length_is_refused() {
+    for (belief, part) in parts() {
+        for length in (0..80).chain([1000]) {
+            refused(belief, part, &format!("{length} bytes"), move |message| {
+                message.resize(length + usize::from(length == message.len()), 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_header_with_any_bit_flipped_is_refused() {
+    for (belief, part) in parts() {
+        for bit in 0..8 * HEADER_LEN {
+            refused(belief, part, &format!("byte {} of the header", bit / 8), move |message| {
+                message[bit / 8] ^= 1 << (bit % 8);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_payload_that_cannot_be_is_refused() {
+    for (belief, part) in parts() {
+        refused(belief, part, "no number", |message| message[HEADER_LEN..HEADER_LEN + 4].fill(0xff));
+    }
+}
+
+#[test]
+fn a_mean_that_was_changed_on_its_way_is_noticed_in_the_next_round() {
+    let (belief, part) = parts()[1];
+    let change = |message: &mut Vec<u8>| *message.last_mut().expect("signs") ^= 1;
+    let got = together(3, |end| {
+        let (x, mut exchange) = (input(100, end.rank(), 0), belief.setting.exchange(Tampered { end, part, change }));
+        mean(&mut exchange, Round::Coarse, 0, &x).expect("nothing to see yet");
+        mean(&mut exchange, Round::Coarse, 1, &x)
+    });
+    let digest = "the digest of the shared state";
+    let named = |got: &_| matches!(got, Err(Error::Disagreement { worker: 0, field, .. }) if field == digest);
+    assert!(got[1..].iter().all(named), "{got:?}");
+}
+
+#[test]
+fn any_payload_gives_finite_values_or_an_error() {
+    for (belief, part) in parts() {
+        for codec in [CodecName::Sign, CodecName::Uniform(3), CodecName::TopK(100_000), CodecName::F16] {
+            let belief = Belief { setting: Setting { up: codec, down: codec, ..belief.setting }, ..belief };
+            for seed in 0..50 {
+                let got = tampered(belief, part, move |message| {
+                    let noise = (0..).map(|k: usize| xxh3_64_with_seed(&k.to_le_bytes(), seed) as u8);
+                    message[HEADER_LEN..].iter_mut().zip(noise).for_each(|(byte, noise)| *byte = noise);
+                });
+                match got {
+                    Ok(out) => assert!(out.iter().all(|value| value.is_finite()), "{part} in {codec}"),
+                    Err(error) => assert!(blames_the_sender(&error), "{part} in {codec}: {error}"),
+                }
+            }
+        }
+    }
+}

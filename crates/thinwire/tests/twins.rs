@@ -1,0 +1,190 @@
+//! Every kernel gives the same bits at every instruction set: AVX2 and AVX-512 against the portable twin.
+//!
+//! A kernel is a function of a [`Case`] that returns all it wrote, as bits; NaN is one value here, for which NaN an
+//! operation returns is left open. The level is one switch for the whole process, hence a single test. The kernels
+//! inside the codecs are compared through them, found by their numbers: a new codec joins by itself, a new kernel by
+//! one line in [`KERNELS`].
+
+use proptest::collection::vec;
+use proptest::num::f32::{ANY, NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use thinwire::CodecName;
+use thinwire::codec::MAX_BLOCK;
+use thinwire::kernel::update::{Scalars, Since};
+use thinwire::kernel::{Level, bits, reduce, sign, update, use_level};
+
+const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
+
+/// What the kernels work on; the letters are those of the optimizers.
+#[derive(Clone, Debug)]
+struct Case {
+    k: Scalars,
+    since: Since,
+    g: Vec<f32>,
+    m: Vec<f32>,
+    v: Vec<f32>,
+    u: Vec<f32>,
+    a: Vec<f32>,
+    x: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+type Bits = Vec<u64>;
+type Kernel = fn(Case) -> Bits;
+
+const KERNELS: &[(&str, Kernel)] = &[
+    ("reduce::all_finite", |c| vec![reduce::all_finite(&c.g).into()]),
+    ("reduce::sum", |c| double(reduce::sum(&c.g))),
+    ("reduce::add_sum_abs", |mut c| [double(reduce::add_sum_abs(&c.g, &mut c.m)), words([c.m])].concat()),
+    ("reduce::add_max_abs", |mut c| words([vec![reduce::add_max_abs(&c.g, &mut c.m)], c.m])),
+    ("sign::pack", |mut c| {
+        let mut signs = vec![0xa5; sign::packed_len(c.g.len())];
+        sign::pack(c.k.rate, &mut c.g, &mut signs);
+        [words([c.g]), octets(&signs)].concat()
+    }),
+    ("sign::unpack", |mut c| {
+        sign::unpack(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
+        words([c.x])
+    }),
+    ("sign::unpack_add", |mut c| {
+        sign::unpack_add(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
+        words([c.x])
+    }),
+    ("bits::pack", |c| WIDTHS.flat_map(|width| packed(width, &c)).collect()),
+    ("bits::unpack", |c| WIDTHS.flat_map(|width| unpacked(width, &c)).collect()),
+    ("update::adam", |mut c| {
+        update::adam(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        words([c.m, c.v, c.x])
+    }),
+    ("update::blend", |mut c| {
+        update::blend(&c.k, &c.g, &c.m, &mut c.x);
+        words([c.x])
+    }),
+    ("update::descend", |mut c| {
+        update::descend(&c.k, &c.g, &c.v, &mut c.m, &mut c.x);
+        words([c.m, c.x])
+    }),
+    ("update::local", |mut c| {
+        update::local(&c.k, &c.g, &c.v, &mut c.m, &mut c.u, &mut c.x);
+        words([c.m, c.u, c.x])
+    }),
+    ("update::progress", |mut c| {
+        update::progress(&c.k, &c.g, &c.m, &c.u, &mut c.x);
+        words([c.x])
+    }),
+    ("update::rebase", |mut c| {
+        update::rebase(&c.k, c.since, &c.g, &c.v, &mut c.m, &mut c.u, &mut c.a, &mut c.x);
+        words([c.m, c.u, c.a, c.x])
+    }),
+    ("update::own_update", |mut c| {
+        update::own_update(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        words([c.m, c.v, c.x])
+    }),
+    ("update::subtract", |mut c| {
+        update::subtract(&c.k, &c.g, &mut c.x);
+        words([c.x])
+    }),
+    ("codec", |c| codecs().flat_map(|name| recoded(name, &c)).collect()),
+];
+
+const WIDTHS: std::ops::RangeInclusive<u32> = 1..=8;
+
+fn packed(width: u32, c: &Case) -> Bits {
+    let codes = c.bytes.iter().map(|byte| byte >> (8 - width)).collect::<Vec<_>>();
+    let mut out = vec![0xa5; bits::packed_len(codes.len(), width)];
+    bits::pack(width, &codes, &mut out);
+    octets(&out)
+}
+
+fn unpacked(width: u32, c: &Case) -> Bits {
+    let mut codes = vec![0xa5; c.bytes.len()];
+    bits::unpack(width, &c.bytes[..bits::packed_len(codes.len(), width)], &mut codes);
+    octets(&codes)
+}
+
+/// Every codec, whichever numbers they have.
+fn codecs() -> impl Iterator<Item = CodecName> {
+    let settings = |kind: u32| (0..=8).chain([100_000]).map(move |setting| kind << 24 | setting);
+    (0..=255).flat_map(settings).filter_map(CodecName::from_id)
+}
+
+/// What a codec writes for each block of g + m, what it keeps back, and what its bytes stand for.
+fn recoded(name: CodecName, c: &Case) -> Bits {
+    let codec = name.codec();
+    let block = |(x, e): (&[f32], &[f32])| {
+        let (mut e, mut q, mut bytes) = (e.to_vec(), vec![0.0; x.len()], vec![0; codec.encoded_len(x.len())]);
+        match codec.encode_with(x, &mut e, &mut bytes) {
+            Ok(()) => codec.decode(&bytes, &mut q).expect("what the codec wrote"),
+            Err(_) => return vec![u64::MAX],
+        }
+        [octets(&bytes), words([e, q])].concat()
+    };
+    c.g.chunks(MAX_BLOCK).zip(c.m.chunks(MAX_BLOCK)).flat_map(block).collect()
+}
+
+/// The bits of f32 vectors, one after the other.
+fn words<const N: usize>(vectors: [Vec<f32>; N]) -> Bits {
+    let word = |x: f32| if x.is_nan() { f32::NAN } else { x }.to_bits().into();
+    vectors.into_iter().flatten().map(word).collect()
+}
+
+fn double(x: f64) -> Bits {
+    vec![if x.is_nan() { f64::NAN } else { x }.to_bits()]
+}
+
+fn octets(bytes: &[u8]) -> Bits {
+    bytes.iter().map(|byte| u64::from(*byte)).collect()
+}
+
+/// Values as they come in training, zeros and the smallest among them.
+fn ordinary() -> impl Strategy<Value = f32> {
+    prop_oneof![12 => -1.0f32..1.0, 1 => Just(0.0), 1 => Just(-0.0), 1 => SUBNORMAL | POSITIVE | NEGATIVE]
+}
+
+/// A case of this length whose values are `value`s.
+fn case(length: usize, value: impl Strategy<Value = f32> + 'static) -> impl Strategy<Value = Case> {
+    let value = value.boxed();
+    let vector = || vec(value.clone(), length);
+    let vectors = (vector(), vector(), vector(), vector(), vector(), vector());
+    let floor = prop_oneof![Just(0.0), Just(0.25), Just(f32::INFINITY)];
+    let since = prop_oneof![Just(0.0), 0.001f32..1.0].prop_map(|rates| Since { rates, decays: 0.99 });
+    (vectors, floor, since, 0.0f32..1.0, vec(any::<u8>(), length)).prop_map(
+        |((g, m, v, u, a, x), floor, since, rate, bytes)| {
+            let (beta1, beta2) = ((0.9, 0.1), (0.999, 0.001));
+            let k = Scalars { beta1, beta2, rate, decay: 0.999, correction: 1.5, eps: 1e-8, floor };
+            let v = v.iter().map(|v| v.abs()).collect(); // of squares
+            Case { k, since, g, m, v, u, a, x, bytes }
+        },
+    )
+}
+
+/// Cases of every length: of ordinary values, of finite ones, of anything, infinities and NaN too.
+fn cases() -> Vec<Case> {
+    let mut runner = TestRunner::deterministic();
+    let strategies = LENGTHS.into_iter().flat_map(|length| {
+        let ordinary = || case(length, ordinary()).boxed();
+        let finite = case(length, NORMAL | SUBNORMAL | ZERO | POSITIVE | NEGATIVE).boxed();
+        [ordinary(), ordinary(), finite, case(length, ANY).boxed()]
+    });
+    strategies.map(|strategy| strategy.new_tree(&mut runner).expect("a case").current()).collect()
+}
+
+/// What all kernels write at this level, in order; nothing when the CPU has no such level.
+fn results(level: Level, cases: &[Case]) -> Option<Vec<Bits>> {
+    let runs = cases.iter().flat_map(|case| KERNELS.iter().map(|(_, kernel)| kernel(case.clone())));
+    (use_level(level) == level).then(|| runs.collect())
+}
+
+#[test]
+fn all_levels_give_the_same_bits() {
+    let cases = cases();
+    let portable = results(Level::Portable, &cases).expect("every CPU has this level");
+    for level in [Level::Avx2, Level::Avx512] {
+        for (i, got) in results(level, &cases).into_iter().flatten().enumerate() {
+            let (case, (name, _)) = (&cases[i / KERNELS.len()], KERNELS[i % KERNELS.len()]);
+            let differs = || got.iter().zip(&portable[i]).position(|(got, want)| got != want);
+            assert!(got == portable[i], "{name} at {level:?} differs at {:?} of {}", differs(), case.g.len());
+        }
+    }
+}

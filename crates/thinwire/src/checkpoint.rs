@@ -43,11 +43,13 @@ pub struct Written {
 /// Writes one worker's entries to `dir`, by rename.
 pub fn write(dir: &Path, step: u64, rank: usize, workers: usize, entries: &[Entry<'_>]) -> Result<Written> {
     fs::create_dir_all(dir).map_err(Error::io(dir))?;
-    let name = format!("step-{step}-worker-{rank}-of-{workers}.safetensors");
-    let unfinished = dir.join(format!("{name}.unfinished"));
+    let stem = format!("step-{step}-worker-{rank}-of-{workers}");
+    let unfinished = dir.join(format!("{stem}.safetensors.unfinished"));
     let views = entries.iter().map(|entry| (entry.name, view(&entry.slot)));
     safetensors::serialize_to_file(views, None, &unfinished).map_err(|error| Error::checkpoint(&unfinished, error))?;
     let (bytes, digest) = measure(&unfinished)?;
+    // The digest keeps a second save at the same step from replacing a file that the manifest still names.
+    let name = format!("{stem}.{digest}.safetensors");
     rename(&unfinished, &dir.join(&name))?;
     Ok(Written { name, bytes, digest })
 }
@@ -74,8 +76,11 @@ pub fn remove_older(dir: &Path, rank: usize, manifest: &Manifest) -> Result<()> 
     Ok(())
 }
 
-/// The rank in `step-7-worker-2-of-4.safetensors`, also of one left unfinished.
+/// The rank in `step-7-worker-2-of-4.0123456789abcdef.safetensors`, also of one left unfinished, and of a manifest left so.
 fn owner(name: &str) -> Option<usize> {
+    if let Some(rest) = name.strip_prefix(MANIFEST) {
+        return rest.strip_prefix('.')?.strip_suffix(".unfinished")?.parse().ok();
+    }
     let (_, rest) = name.strip_prefix("step-")?.split_once("-worker-")?;
     rest.contains(".safetensors").then(|| rest.split_once("-of-"))??.0.parse().ok()
 }
@@ -142,7 +147,11 @@ impl Checkpoint {
         if version != VERSION {
             return Err(Error::checkpoint(path, format!("it is of version {version}, this build reads {VERSION}")));
         }
-        Ok(Checkpoint { dir, manifest: serde_json::from_value(value).map_err(foreign)? })
+        let manifest = serde_json::from_value::<Manifest>(value).map_err(foreign)?;
+        if manifest.files.is_empty() {
+            return Err(Error::checkpoint(path, "it names no files"));
+        }
+        Ok(Checkpoint { dir, manifest })
     }
 
     pub fn workers(&self) -> usize {
@@ -159,7 +168,7 @@ impl Checkpoint {
             file.check_names(entries)?;
         }
         for entry in &*entries {
-            check_lengths(&files, entry, same)?;
+            self.check_lengths(&files, entry, same)?;
         }
         for entry in entries {
             match (same, &entry.share) {
@@ -169,6 +178,23 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// Every file must hold as much of `entry` as it is expected to; what is cut among them, all of it together.
+    fn check_lengths(&self, files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
+        let wrong = |path: &Path, got: u64, expected: u64| {
+            Error::checkpoint(path, format!("{} has {got} bytes, where {expected} belong", entry.name))
+        };
+        let lengths = files.iter().map(|file| Ok(file.place(entry.name)?.1)).collect::<Result<Vec<_>>>()?;
+        if !same && let Share::Cut(_) = entry.share {
+            let (whole, got) = (4 * self.manifest.parameters as u64, lengths.iter().sum::<u64>());
+            return if got == 0 || got == whole { Ok(()) } else { Err(wrong(&self.dir, got, whole)) };
+        }
+        let expected = len_of(&entry.slot);
+        match lengths.iter().zip(files).find(|(got, _)| **got != expected) {
+            Some((got, file)) => Err(wrong(&file.path, *got, expected)),
+            None => Ok(()),
+        }
     }
 
     /// Worker `rank`'s file, checked against the manifest.
@@ -251,22 +277,6 @@ impl Stored {
         self.file.seek(SeekFrom::Start(at + skip)).map_err(Error::io(&self.path))?;
         self.file.read_exact(out).map_err(Error::io(&self.path))
     }
-}
-
-/// Every file must hold as much of `entry` as it is expected to.
-fn check_lengths(files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
-    let expected = len_of(&entry.slot);
-    if !same && matches!(entry.share, Share::Cut(_)) {
-        return Ok(());
-    }
-    for file in files {
-        let (_, got) = file.place(entry.name)?;
-        if got != expected {
-            let problem = format!("{} has {got} bytes, where {expected} belong", entry.name);
-            return Err(Error::checkpoint(&file.path, problem));
-        }
-    }
-    Ok(())
 }
 
 /// The mean over the files, summed in rank order, in f32, as everywhere.

@@ -35,8 +35,8 @@ impl Groups {
     pub fn new(listed: &[Group], len: usize, weight_decay: f64) -> Result<Groups> {
         let whole = [Group { length: len, lr_scale: 1.0, weight_decay: None }];
         let listed = if listed.is_empty() { &whole } else { listed };
-        let covered = listed.iter().map(|group| group.length).sum::<usize>();
-        if covered != len {
+        let covered = listed.iter().map(|group| group.length as u128).sum::<u128>();
+        if covered != len as u128 {
             return Err(Error::config(
                 "groups",
                 format!("{covered} values in all"),

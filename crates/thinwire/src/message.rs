@@ -28,7 +28,7 @@ pub enum Operation {
     Saved = 6,
     /// The sender stops: why, as text.
     Abort = 7,
-    /// The sender stops, because its gradient is not finite.
+    /// The sender stops, because a gradient is not finite: the rank of the worker that has it, in four bytes.
     AbortNotFinite = 8,
 }
 

@@ -62,12 +62,15 @@ impl Worker {
         }
         let (rank, workers) = (worker.rank(), worker.size());
         saved.read(rank, workers, &mut worker.entries(&mut loaded))?;
+        if worker.step != saved.manifest.step {
+            let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, worker.step);
+            return Err(Error::checkpoint(dir, problem));
+        }
         let regrouped = saved.workers() != workers;
         worker.optimizer.loaded(regrouped, &mut loaded, &worker.exchange.threads);
         if regrouped {
             worker.exchange.agree_on(bytemuck::cast_slice(&loaded));
         }
-        worker.step = saved.manifest.step;
         worker.guarded(Worker::meet)?;
         params.copy_from_slice(&loaded);
         Ok(worker)
@@ -161,6 +164,9 @@ impl Worker {
     /// When one cannot, all return its error, the checkpoint that was there stays, and the run may go on.
     pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
         self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped); // what it holds is half a step, and must replace nothing
+        }
         let (rank, workers, step) = (self.rank(), self.size(), self.step);
         let mut params = params.to_vec();
         let written = checkpoint::write(dir, step, rank, workers, &self.entries(&mut params));
@@ -181,7 +187,7 @@ impl Worker {
 
     /// Everything that makes the next step what it is.
     fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Vec<Entry<'a>> {
-        let mut entries = vec![Entry::vector("params", Share::Same, params)];
+        let mut entries = vec![Entry::vector("params", Share::Same, params), Entry::word("step", &mut self.step)];
         entries.extend(self.optimizer.state());
         entries.extend(self.exchange.state());
         entries
@@ -230,11 +236,13 @@ impl Worker {
         work(self).inspect_err(|error| {
             self.stopped = true;
             match error {
-                // The others know, or learn it from the transport.
-                Error::Aborted { .. } | Error::Gone { .. } | Error::Timeout { .. } => {}
-                Error::NotFinite { worker, .. } if *worker != self.rank() => {}
-                Error::NotFinite { .. } => self.exchange.abort(Operation::AbortNotFinite, self.step, ""),
-                error => self.exchange.abort(Operation::Abort, self.step, &error.to_string()),
+                // The others learn it from the transport.
+                Error::Gone { .. } | Error::Timeout { .. } => {}
+                // Passed on, for in the central form the others hear only worker 0.
+                Error::NotFinite { worker, step } => {
+                    self.exchange.abort(Operation::AbortNotFinite, *step, &(*worker as u32).to_le_bytes());
+                }
+                error => self.exchange.abort(Operation::Abort, self.step, error.to_string().as_bytes()),
             }
         })
     }
@@ -252,11 +260,13 @@ fn difference(ours: &Config, theirs: &Value, indifferent: &[&str]) -> Option<(St
     let ours = serde_json::to_value(ours).expect("a configuration is plain data");
     let empty = Map::new();
     let (ours, theirs) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
-    let keys = ours.keys().chain(theirs.keys()).filter(|key| !indifferent.contains(&key.as_str()));
+    // The name first: with another optimizer most of the other words differ too.
+    let keys = ["name"].into_iter().chain(ours.keys().chain(theirs.keys()).map(String::as_str));
     let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
-    keys.map(|key| (key, ours.get(key), theirs.get(key)))
+    keys.filter(|key| !indifferent.contains(key))
+        .map(|key| (key, ours.get(key), theirs.get(key)))
         .find(|(_, ours, theirs)| ours != theirs)
-        .map(|(key, ours, theirs)| (key.clone(), shown(ours), shown(theirs)))
+        .map(|(key, ours, theirs)| (key.to_owned(), shown(ours), shown(theirs)))
 }
 
 /// What `worker` said about its file.

@@ -55,27 +55,33 @@ impl Config {
         if self.codec_up.is_some() && self.codec_down.is_some() {
             exclude("codec", "codec_up")?;
         }
-        self.check_sync_words()
+        Ok(())
     }
 
-    /// `sync` decides which of the words around it mean something.
-    fn check_sync_words(&self) -> Result<()> {
+    /// `sync`, chosen by now, decides which of the words around it mean something.
+    pub(super) fn check_sync_words(&self) -> Result<()> {
         let Some(sync) = self.sync else { return Ok(()) };
-        let unused = |key: &str, given: bool| {
-            let accepted = format!("has no meaning with sync = {:?}", serde_json::json!(sync));
-            if given { Err(Error::config(key, "given", accepted.replace('"', ""))) } else { Ok(()) }
+        let written = serde_json::to_value(self).expect("a configuration is plain data");
+        let unused = |key: &str, without_meaning: bool| match written.get(key) {
+            Some(value) if without_meaning => {
+                Err(Error::config(key, value, format!("has no meaning with sync = {}", written["sync"])))
+            }
+            _ => Ok(()),
         };
-        unused("sync_every", self.sync_every.is_some() && matches!(sync, Sync::FollowLr | Sync::Custom))?;
-        unused("sync_longest", self.sync_longest.is_some() && matches!(sync, Sync::Every | Sync::Custom))?;
-        unused("sync_start", self.sync_start.is_some() && sync == Sync::Custom)?;
-        unused("sync_steps", self.sync_steps.is_some() && sync != Sync::Custom)
+        unused("sync_every", matches!(sync, Sync::FollowLr | Sync::Custom))?;
+        unused("sync_longest", matches!(sync, Sync::Every | Sync::Custom))?;
+        unused("sync_start", sync == Sync::Custom)?;
+        unused("sync_steps", sync != Sync::Custom)
     }
 
     /// Refuses values that cannot be. Everything is filled in by now.
     pub(super) fn check_values(&self) -> Result<()> {
         if let Some((beta1, beta2)) = self.betas {
             let fits = |beta: f64| (0.0..1.0).contains(&beta);
-            require(fits(beta1) && fits(beta2), "betas", (beta1, beta2), "two numbers of at least 0 and below 1")?;
+            require(fits(beta1) && fits(beta2), "betas", [beta1, beta2], "two numbers of at least 0 and below 1")?;
+            // The automatic end of the warm-up looks back 1/(1−β2) steps, and remembers as many numbers.
+            let remembers = self.warmup != Some(Warmup::Auto) || beta2 <= 1.0 - 1e-6;
+            require(remembers, "betas", [beta1, beta2], "with warmup = \"auto\", a second number of at most 0.999999")?;
         }
         let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
         if let Some(eps) = self.eps {
@@ -112,8 +118,8 @@ impl Config {
 
     fn check_steps(&self) -> Result<()> {
         for (key, steps) in [("variance_steps", &self.variance_steps), ("sync_steps", &self.sync_steps)] {
-            let rising = steps.as_ref().is_none_or(|steps| steps.is_sorted_by(|a, b| a < b));
-            require(rising, key, steps, "steps in rising order, each once")?;
+            let steps = steps.as_deref().unwrap_or_default();
+            require(steps.is_sorted_by(|a, b| a < b), key, steps, "steps in rising order, each once")?;
         }
         let custom = self.sync != Some(Sync::Custom) || self.sync_steps.is_some();
         require(custom, "sync", "custom", "custom together with sync_steps, the list of the steps that sync")?;
@@ -130,9 +136,6 @@ impl Config {
         require(part(schedule.drop_to), "learning_rate.drop_to", schedule.drop_to, "a part, 0 to 1")?;
         require(schedule.drop_every > 0, "learning_rate.drop_every", schedule.drop_every, "a number of at least 1")?;
         let ends = !matches!(schedule.decay, Decay::Cosine | Decay::Linear) || schedule.steps > schedule.warmup;
-        require(ends, "learning_rate.steps", schedule.steps, "the length of the run, more than learning_rate.warmup")?;
-        let warms =
-            self.name != Name::OneBitAdam || self.warmup != Some(Warmup::Auto) || self.betas.is_some_and(|b| b.1 < 1.0);
-        require(warms, "warmup", "auto", "auto with a second beta below 1")
+        require(ends, "learning_rate.steps", schedule.steps, "the length of the run, more than learning_rate.warmup")
     }
 }

@@ -31,7 +31,8 @@ use crate::groups::Group;
 use crate::layout::Topology;
 use crate::optimizer::Theta;
 use crate::schedule::LearningRate;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// An optimizer and everything about it. See the [module](self) for presets and DeepSpeed's names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ pub struct Config {
     pub preset: Option<Preset>,
 
     /// β1 and β2. Default (0.9, 0.999).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "two_numbers", skip_serializing_if = "Option::is_none")]
     pub betas: Option<(f64, f64)>,
     /// ε. Default 1e-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +152,20 @@ impl Config {
     pub fn from_json(text: &str) -> Result<Config> {
         let named =
             |error: serde_path_to_error::Error<serde_json::Error>| syntax(error.path(), &error.inner().to_string());
-        serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(text)).map_err(named)
+        let mut json = serde_json::Deserializer::from_str(text);
+        let config = serde_path_to_error::deserialize(&mut json).map_err(named)?;
+        json.end().map_err(|error| Error::ConfigSyntax(error.to_string()))?;
+        Ok(config)
+    }
+}
+
+/// Exactly two: a third would be dropped silently by a tuple in TOML.
+fn two_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<(f64, f64)>, D::Error> {
+    let wrong = |given: &[f64]| D::Error::custom(format!("`{given:?}`; accepted: two numbers, such as [0.9, 0.999]"));
+    match Option::<Vec<f64>>::deserialize(deserializer)?.as_deref() {
+        None => Ok(None),
+        Some([beta1, beta2]) => Ok(Some((*beta1, *beta2))),
+        Some(other) => Err(wrong(other)),
     }
 }
 

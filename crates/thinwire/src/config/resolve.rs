@@ -15,6 +15,8 @@ impl Config {
         config.check_words()?;
         config.translate_deepspeed()?;
         config.apply_preset();
+        config.choose_sync();
+        config.check_sync_words()?;
         config.fill_in();
         config.check_values()?;
         Ok(config)
@@ -24,7 +26,7 @@ impl Config {
     fn translate_deepspeed(&mut self) -> Result<()> {
         let freeze = self.var_freeze_step;
         rename("var_freeze_step", &mut self.var_freeze_step, "freeze", &mut self.freeze, Freeze::Step)?;
-        if self.sync_start.is_none() {
+        if self.sync_start.is_none() && self.sync != Some(Sync::Custom) {
             self.sync_start = freeze;
         }
         rename("var_update_scaler", &mut self.var_update_scaler, "kappa", &mut self.kappa, |kappa| kappa)?;
@@ -43,20 +45,32 @@ impl Config {
             (Preset::Paper, Name::OneBitAdam) => {
                 self.warmup.get_or_insert(Warmup::Auto);
             }
-            (Preset::Paper, Name::EfficientAdam) if self.codec_up.is_none() && self.codec_down.is_none() => {
+            (Preset::Paper, Name::ZeroOneAdam) => {
+                self.sync.get_or_insert(Sync::FollowLr);
+            }
+            (Preset::Paper, Name::EfficientAdam) if self.codec_up.is_none() || self.codec_down.is_none() => {
                 self.codec.get_or_insert(CodecName::Power2(3));
             }
             (Preset::Deepspeed, Name::OneBitAdam) => {
                 self.warmup.get_or_insert(Warmup::Steps(100_000));
             }
             (Preset::Deepspeed, Name::ZeroOneAdam) => {
-                let freeze = *self.freeze.get_or_insert(Freeze::Step(100_000));
-                if let Freeze::Step(step) = freeze {
+                if self.variance_steps.is_none() {
+                    self.freeze.get_or_insert(Freeze::Step(100_000));
+                }
+                let sync = *self.sync.get_or_insert(Sync::Doubling);
+                if let (Some(Freeze::Step(step)), true) = (self.freeze, sync != Sync::Custom) {
                     self.sync_start.get_or_insert(step);
                 }
-                self.sync.get_or_insert(Sync::Doubling);
             }
             _ => {}
+        }
+    }
+
+    fn choose_sync(&mut self) {
+        if self.name == Name::ZeroOneAdam {
+            let usual = if self.learning_rate.is_some() { Sync::FollowLr } else { Sync::Every };
+            self.sync.get_or_insert(usual);
         }
     }
 
@@ -104,8 +118,7 @@ impl Config {
             self.kappa.get_or_insert(16);
             self.freeze.get_or_insert(if warmup > 0 { Freeze::Step(warmup) } else { Freeze::Never });
         }
-        let usual = if self.learning_rate.is_some() { Sync::FollowLr } else { Sync::Every };
-        let sync = *self.sync.get_or_insert(usual);
+        let sync = self.sync.expect("chosen");
         if sync != Sync::Custom {
             self.sync_start.get_or_insert(warmup);
         }

@@ -65,6 +65,20 @@ pub enum Sync {
 enum StepsOrWord {
     Steps(u64),
     Word(String),
+    /// Neither, but known by name in the error.
+    Number(f64),
+    Flag(bool),
+}
+
+impl StepsOrWord {
+    fn refused(&self, accepted: &str) -> String {
+        match self {
+            StepsOrWord::Steps(steps) => format!("`{steps}`; accepted: {accepted}"),
+            StepsOrWord::Word(word) => format!("`{word}`; accepted: {accepted}"),
+            StepsOrWord::Number(number) => format!("`{number}`; accepted: {accepted}"),
+            StepsOrWord::Flag(flag) => format!("`{flag}`; accepted: {accepted}"),
+        }
+    }
 }
 
 /// How long 1-bit Adam warms up.
@@ -91,7 +105,7 @@ impl TryFrom<StepsOrWord> for Warmup {
         match given {
             StepsOrWord::Steps(steps) => Ok(Warmup::Steps(steps)),
             StepsOrWord::Word(word) if word == "auto" => Ok(Warmup::Auto),
-            StepsOrWord::Word(word) => Err(format!("`{word}`; accepted: a number of steps, or \"auto\"")),
+            other => Err(other.refused("a number of steps, or \"auto\"")),
         }
     }
 }
@@ -112,7 +126,7 @@ impl TryFrom<StepsOrWord> for Freeze {
         match given {
             StepsOrWord::Steps(step) => Ok(Freeze::Step(step)),
             StepsOrWord::Word(word) if word == "never" => Ok(Freeze::Never),
-            StepsOrWord::Word(word) => Err(format!("`{word}`; accepted: a step, or \"never\"")),
+            other => Err(other.refused("a step, or \"never\"")),
         }
     }
 }

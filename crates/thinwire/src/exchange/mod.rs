@@ -195,10 +195,10 @@ impl Exchange {
     }
 
     /// Tells the others that this worker stops, and why. They may be gone already: that is their error, not ours.
-    pub fn abort(&mut self, operation: Operation, step: u64, why: &str) {
+    pub fn abort(&mut self, operation: Operation, step: u64, why: &[u8]) {
         let header = Header::new(operation, CodecName::F32, self.shape, step, self.digest);
         let mut message = Vec::new();
-        header.start(&mut message, why.len()).copy_from_slice(why.as_bytes());
+        header.start(&mut message, why.len()).copy_from_slice(why);
         for worker in self.group.others() {
             let _ = self.group.send_control(worker, &message, operation.name());
         }
@@ -207,7 +207,8 @@ impl Exchange {
     /// Everyone's `payload`, in rank order, after checking that their headers agree with this worker's.
     pub fn gather(&mut self, operation: Operation, step: u64, payload: &[u8]) -> Result<Vec<Vec<u8>>> {
         let header = Header::new(operation, CodecName::F32, self.shape, step, self.digest);
-        let mut message = Vec::new();
+        // A transport may keep this buffer for a message of a round.
+        let mut message = Vec::with_capacity(self.codings.longest_message());
         header.start(&mut message, payload.len()).copy_from_slice(payload);
         for worker in self.group.others() {
             self.group.send_control(worker, &message, operation.name())?;
@@ -235,7 +236,10 @@ impl Exchange {
 fn opened<'a>(message: &'a [u8], expected: &Header, worker: usize, me: usize) -> Result<(Header, &'a [u8])> {
     let (header, payload) = Header::read(message, worker)?;
     match header.operation {
-        Operation::AbortNotFinite => Err(Error::NotFinite { worker, step: header.step }),
+        Operation::AbortNotFinite => {
+            let whose = payload.first_chunk().map_or(worker, |rank| u32::from_le_bytes(*rank) as usize);
+            Err(Error::NotFinite { worker: whose, step: header.step })
+        }
         Operation::Abort => Err(Error::Aborted { worker, reason: text(payload) }),
         _ => header.expect(expected, worker, me).map(|()| (header, payload)),
     }

@@ -34,6 +34,8 @@ pub struct ZeroOneAdam {
     decays: Vec<f64>,
     /// Steps since the last sync.
     pending: u64,
+    /// Those of them that this worker took part in: whether it has anything to tell.
+    taken: u64,
 }
 
 impl ZeroOneAdam {
@@ -50,6 +52,7 @@ impl ZeroOneAdam {
             rates: vec![0.0; groups],
             decays: vec![1.0; groups],
             pending: 0,
+            taken: 0,
         }
     }
 
@@ -64,6 +67,7 @@ impl ZeroOneAdam {
     fn advance(&mut self, now: &Now<'_>) {
         self.moments.prepare(&mut self.hyper, now);
         self.pending += 1;
+        self.taken += u64::from(now.contributes);
         for (group, k) in self.hyper.scalars().iter().enumerate() {
             self.rates[group] += f64::from(k.rate);
             self.decays[group] *= f64::from(k.decay);
@@ -96,14 +100,14 @@ impl ZeroOneAdam {
         grad: Option<&[f32]>,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        // A worker that is left out at this step still has the steps before it to tell.
-        let everyone = Now { contributes: true, ..*now };
+        // A worker that is left out at this step may still have the steps before it to tell.
+        let told = Now { contributes: self.taken > 0, ..*now };
         let grad = grad.filter(|_| now.contributes);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         let since = |group: usize| Since { rates: self.rates[group] as f32, decays: self.decays[group] as f32 };
         exchange.mean(
             Round::Coarse,
-            &everyone,
+            &told,
             Vectors { read: [v], write: [m, &mut self.u, &mut self.anchor, params] },
             |tile, vectors, z| {
                 let start = tile.start;
@@ -131,6 +135,7 @@ impl ZeroOneAdam {
         self.rates.fill(0.0);
         self.decays.fill(1.0);
         self.pending = 0;
+        self.taken = 0;
     }
 }
 
@@ -167,6 +172,7 @@ impl Optimizer for ZeroOneAdam {
         state.push(Entry::doubles("rates_since_sync", &mut self.rates));
         state.push(Entry::doubles("decays_since_sync", &mut self.decays));
         state.push(Entry::word("steps_since_sync", &mut self.pending));
+        state.push(Entry::word("steps_taken_since_sync", &mut self.taken));
         state
     }
 

@@ -56,6 +56,11 @@ impl Groups {
         })
     }
 
+    /// False for a group that is frozen. In a block that it shares, a coarse mean says ±s for its zeros: not to be heard.
+    pub fn moves(&self, group: usize) -> bool {
+        self.lr_scale[group] > 0.0
+    }
+
     pub fn count(&self) -> usize {
         self.ends.len()
     }

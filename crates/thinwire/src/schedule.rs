@@ -139,15 +139,17 @@ impl SyncSteps {
                 1
             }
             SyncSteps::FollowLr { peak, longest, .. } => {
+                let peak = f64::from(peak as f32); // rounded as the rates are, so that a half is a half
                 let mut gap = 1;
-                while gap < longest && f64::from(lr) * (2 * gap) as f64 <= peak {
+                while 2 * gap <= longest && f64::from(lr) * (2 * gap) as f64 <= peak {
                     gap *= 2;
                 }
-                gap.min(longest)
+                gap
             }
             SyncSteps::Doubling { start, every, longest } => {
-                let doublings = ((t - start) / every).min(62);
-                longest.min(1 << doublings)
+                // Only powers of two: each gap divides the next, so that no wait is longer than the gap at its end.
+                let doublings = ((t - start) / every).min(u64::from(longest.ilog2()));
+                1 << doublings
             }
             SyncSteps::Every { gap, .. } => gap,
             SyncSteps::Custom(_) => 1,

@@ -500,3 +500,11 @@ fn groups_must_cover_the_model() {
         assert!(text.contains("groups") && text.contains(&format!("{parameters} parameters")), "{text}");
     }
 }
+
+/// A worker compares its words with those that come back as JSON, also those that decimals hold badly.
+#[test]
+fn a_configuration_survives_its_own_json() {
+    let schedule = LearningRate::constant(f64::from(0.03_f32));
+    let config = Config { learning_rate: Some(schedule), ..Config::new(Name::ZeroOneAdam) };
+    Worker::new(&config, &[0.0; 8], Box::new(Solo)).expect("a worker that agrees with itself");
+}

@@ -168,7 +168,6 @@ fn dead_rows_stay_and_late_rows_learn() {
 
 /// A row's first gradient at a variance step makes v > 0 but tiny, and then nothing stands in for it, while m is still ±s.
 #[test]
-#[ignore = "the rule is for v = 0 only: with a variance that is never frozen, late rows are thrown up to 15,000 γ away"]
 fn late_rows_learn_while_the_variance_is_still_updated() {
     let table = Arc::new(Table::new());
     for block in [WIDTH, 8 * WIDTH, D] {
@@ -180,7 +179,6 @@ fn late_rows_learn_while_the_variance_is_still_updated() {
 
 /// A frozen group is as dead as a row without gradients, and must not move at all.
 #[test]
-#[ignore = "in the block that it shares with another group, 0/1 Adam moves a frozen group by ū/P: some γ"]
 fn a_frozen_group_does_not_move() {
     let table = Arc::new(Table::new());
     let part = |rows, lr_scale| Group { length: rows * WIDTH, lr_scale, weight_decay: None };

@@ -43,6 +43,15 @@ impl Scalars {
         self.beta2.0 * v + self.beta2.1 * g * g
     }
 
+    /// v ← β2·v + (1−β2)·g². A first gradient that finds a momentum already there, the ±s of a coarse mean, starts from what
+    /// stood for v so far: else P would fall from √floor to almost nothing under it.
+    #[inline(always)]
+    fn renew(&self, v: f32, g: f32, m: f32) -> f32 {
+        let stand_in = if self.floor < f32::INFINITY { self.floor } else { 0.0 };
+        let first = (v == 0.0) & (g != 0.0) & (m != 0.0);
+        self.blend_square(if first { stand_in } else { v }, g)
+    }
+
     #[inline(always)]
     fn descend(&self, x: f32, m: f32, v: f32) -> f32 {
         x * self.decay - self.rate * m / self.denominator(v)
@@ -53,8 +62,8 @@ multiversion! {
     /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
         for_each_line!([g], [m, v, x], |i| {
+            v[i] = k.renew(v[i], g[i], m[i]);
             m[i] = k.blend(m[i], g[i]);
-            v[i] = k.blend_square(v[i], g[i]);
             x[i] = k.descend(x[i], m[i], v[i]);
         });
     }

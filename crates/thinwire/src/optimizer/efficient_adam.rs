@@ -70,7 +70,9 @@ impl Optimizer for EfficientAdam {
             },
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { write: [_, _, x], .. }| {
-                    update::subtract(&hyper.scalars()[group], &mean[part], x);
+                    if hyper.groups.moves(group) {
+                        update::subtract(&hyper.scalars()[group], &mean[part], x);
+                    }
                 });
             },
         )?;

@@ -123,7 +123,9 @@ impl ZeroOneAdam {
             },
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { read: [v], write: [m, u, a, x] }| {
-                    update::rebase(&hyper.scalars()[group], since(group), &mean[part], v, m, u, a, x);
+                    if hyper.groups.moves(group) {
+                        update::rebase(&hyper.scalars()[group], since(group), &mean[part], v, m, u, a, x);
+                    }
                 });
             },
         )?;

@@ -384,10 +384,13 @@ impl Oracle {
         let (beta1, beta2) = self.setup.betas;
         let g = self.exact_mean(grads);
         self.v_memory *= beta2; // j ← j + 1
+        let stand_in = self.has_floor() && self.setup.unseen == Unseen::Mean;
         for (i, k) in self.places() {
             let w = &mut self.workers[i];
+            let first = w.v[k] == 0.0 && g[k] != 0.0 && w.m[k] != 0.0;
+            let past = if first && stand_in { self.floor } else { w.v[k] }; // what stood for v so far
             w.m[k] = beta1 * w.m[k] + (1.0 - beta1) * g[k];
-            w.v[k] = beta2 * w.v[k] + (1.0 - beta2) * g[k] * g[k];
+            w.v[k] = beta2 * past + (1.0 - beta2) * g[k] * g[k];
             self.move_by(i, k, self.update(i, k));
         }
         self.floor = mean(self.workers[0].v.iter().copied());
@@ -437,6 +440,9 @@ impl Oracle {
         let u: Vec<_> = self.workers.iter().map(|w| w.u.clone()).collect();
         let u = self.coarse.mean(&u); // ū
         for (i, k) in self.places() {
+            if self.setup.rate[k] == 0.0 {
+                continue; // frozen
+            }
             let p = self.p(i, k);
             let w = &mut self.workers[i];
             if self.gamma_sum[k] > 0.0 {
@@ -468,7 +474,9 @@ impl Oracle {
         }
         let update = self.coarse.mean(&updates);
         for (i, k) in self.places() {
-            self.move_by(i, k, update[k]);
+            if self.setup.rate[k] > 0.0 {
+                self.move_by(i, k, update[k]);
+            }
         }
     }
 

@@ -36,7 +36,9 @@ type Kernel = fn(Case) -> Bits;
 const KERNELS: &[(&str, Kernel)] = &[
     ("reduce::all_finite", |c| vec![reduce::all_finite(&c.g).into()]),
     ("reduce::sum", |c| double(reduce::sum(&c.g))),
-    ("reduce::add_sum_abs", |mut c| [double(reduce::add_sum_abs(&c.g, &mut c.m)), words([c.m])].concat()),
+    ("thinwire::kernel::scale::add_sum_abs", |mut c| {
+        [double(thinwire::kernel::scale::add_sum_abs(&c.g, &mut c.m)), words([c.m])].concat()
+    }),
     ("reduce::add_max_abs", |mut c| words([vec![reduce::add_max_abs(&c.g, &mut c.m)], c.m])),
     ("sign::pack", |mut c| {
         let mut signs = vec![0xa5; sign::packed_len(c.g.len())];

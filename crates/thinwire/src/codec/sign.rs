@@ -4,7 +4,7 @@
 //! always a contraction. A block of zeros has s = 0 and decodes to zeros. Wire: s as f32, then one bit a value.
 
 use super::{Codec, Fault, check_length, finite, read_scale, write_scale};
-use crate::kernel::{reduce, sign};
+use crate::kernel::{scale, sign};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sign;
@@ -18,7 +18,7 @@ impl Codec for Sign {
         if x.is_empty() {
             return Ok(());
         }
-        let sum = reduce::add_sum_abs(x, e); // e is z from here on
+        let sum = scale::add_sum_abs(x, e); // e is z from here on
         let s = finite((sum / x.len() as f64) as f32)?;
         sign::pack(s, e, write_scale(s, out));
         Ok(())

@@ -3,7 +3,7 @@
 //! Memory bandwidth is the limit of everything here, so a kernel reads each vector once and writes it once. Most are
 //! plain loops that the compiler vectorises: [`multiversion!`] compiles the same body for the baseline CPU, for AVX2
 //! and for AVX-512, and picks one at run time. Rust never contracts a multiplication and an addition, so all versions
-//! give the same bits. Only packing and unpacking signs ([`sign`]) is written with intrinsics.
+//! give the same bits. Only the passes over signs ([`scale`], [`sign`]) are written with intrinsics.
 //!
 //! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
 //! feature was detected, and the loads and stores of the intrinsics. Every such function has a portable twin, and
@@ -11,6 +11,7 @@
 
 pub mod bits;
 pub mod reduce;
+pub mod scale;
 pub mod sign;
 pub mod update;
 
@@ -78,7 +79,7 @@ const AHEAD: usize = 512;
 #[inline(always)]
 fn prefetch(values: &[f32]) {
     #[cfg(target_arch = "x86_64")]
-    for line in values.chunks_exact(LINE) {
+    for line in values.chunks(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint about an address; it reads nothing, and any address will do.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast()) };

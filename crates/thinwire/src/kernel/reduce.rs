@@ -6,7 +6,7 @@
 
 use super::{multiversion, prefetch};
 
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 
 multiversion! {
     /// True when no value is infinite or NaN.
@@ -53,30 +53,6 @@ multiversion! {
 }
 
 multiversion! {
-    /// e ← x + e; returns Σ|e|, which is finite exactly when every new e is.
-    pub fn add_sum_abs(x: &[f32], e: &mut [f32]) -> f64 {
-        assert_eq!(x.len(), e.len());
-        let mut lanes = [0f64; LANES];
-        let (xs, x_tail) = x.as_chunks::<LANES>();
-        let (es, e_tail) = e.as_chunks_mut::<LANES>();
-        for (x, e) in xs.iter().zip(es) {
-            prefetch(x);
-            prefetch(e);
-            let z: [f32; LANES] = std::array::from_fn(|l| x[l] + e[l]);
-            *e = z;
-            for l in 0..LANES {
-                lanes[l] += f64::from(z[l].abs());
-            }
-        }
-        for (lane, (x, e)) in lanes.iter_mut().zip(x_tail.iter().zip(e_tail)) {
-            *e += *x;
-            *lane += f64::from(e.abs());
-        }
-        add_lanes(lanes)
-    }
-}
-
-multiversion! {
     /// e ← x + e; returns max|e|, or infinity or NaN when some new e is.
     pub fn add_max_abs(x: &[f32], e: &mut [f32]) -> f32 {
         assert_eq!(x.len(), e.len());
@@ -98,7 +74,7 @@ multiversion! {
 }
 
 #[inline(always)]
-fn add_lanes(mut lanes: [f64; LANES]) -> f64 {
+pub(super) fn add_lanes(mut lanes: [f64; LANES]) -> f64 {
     for half in [16, 8, 4, 2, 1] {
         for l in 0..half {
             lanes[l] += lanes[l + half];

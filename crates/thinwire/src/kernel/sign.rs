@@ -85,6 +85,7 @@ fn pack_avx2(s: f32, e: &mut [f32], bits: &mut [u8]) {
     let (groups, tail) = e.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at_mut(groups.len());
     for (e, byte) in groups.iter_mut().zip(bytes) {
+        prefetch(e);
         // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
         unsafe {
             let z = _mm256_loadu_ps(e.as_ptr());
@@ -104,6 +105,7 @@ fn pack_avx512(s: f32, e: &mut [f32], bits: &mut [u8]) {
     let (groups, tail) = e.as_chunks_mut::<16>();
     let (bytes, last) = bits.split_at_mut(2 * groups.len());
     for (e, bytes) in groups.iter_mut().zip(bytes.as_chunks_mut::<2>().0) {
+        prefetch(e);
         // SAFETY: an array of sixteen f32 holds one unaligned 512-bit vector.
         unsafe {
             let z = _mm512_loadu_ps(e.as_ptr());
@@ -125,6 +127,7 @@ fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
     for (out, byte) in groups.iter_mut().zip(bytes) {
+        prefetch(out);
         let bit = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*byte)), to_top);
         let value = _mm256_xor_ps(minus, _mm256_castsi256_ps(_mm256_and_si256(bit, sign_bit)));
         // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.

@@ -59,6 +59,15 @@ impl Scalars {
 }
 
 multiversion! {
+    /// out ← x, asking ahead as the others do: memcpy does not, and is slower on tiles that come from memory.
+    pub fn copy(x: &[f32], out: &mut [f32]) {
+        for_each_line!([x], [out], |i| {
+            out[i] = x[i];
+        });
+    }
+}
+
+multiversion! {
     /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
         for_each_line!([g], [m, v, x], |i| {

@@ -109,7 +109,7 @@ impl Moments {
             Round::Exact,
             now,
             Vectors { read: [grad], write: [&mut self.m, &mut self.v, params] },
-            |_, Vectors { read: [g], .. }, z| z.copy_from_slice(g),
+            |_, Vectors { read: [g], .. }, z| update::copy(g, z),
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
                     update::adam(&hyper.scalars[group], &mean[part], m, v, x);

@@ -1,7 +1,7 @@
 //! The loops that touch every parameter, each fused into one pass over memory.
 //!
 //! Memory bandwidth is the limit of everything here, so a kernel reads each vector once and writes it once. Most are
-//! plain loops that the compiler vectorises: [`multiversion!`] compiles the same body for the baseline CPU, for AVX2
+//! plain loops that the compiler vectorises: `multiversion!` compiles the same body for the baseline CPU, for AVX2
 //! and for AVX-512, and picks one at run time. Rust never contracts a multiplication and an addition, so all versions
 //! give the same bits. Only the passes over signs ([`scale`], [`sign`]) are written with intrinsics.
 //!

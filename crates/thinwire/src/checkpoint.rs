@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::optimizer::{Entry, Share, Slot};
 use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
@@ -87,11 +87,13 @@ fn owner(name: &str) -> Option<usize> {
 
 /// Flushes `from` and gives it its name.
 fn rename(from: &Path, to: &Path) -> Result<()> {
-    let flush = |path: &Path| File::open(path).and_then(|file| file.sync_all()).map_err(Error::io(path));
-    flush(from)?;
+    let written = OpenOptions::new().write(true).open(from).and_then(|file| file.sync_all());
+    written.map_err(Error::io(from))?;
     fs::rename(from, to).map_err(Error::io(to))?;
     // The name itself is on disk once its folder is; not every system lets a folder be opened.
-    if cfg!(unix) { flush(to.parent().expect("a file in a folder")) } else { Ok(()) }
+    let folder = to.parent().expect("a file in a folder");
+    let flushed = if cfg!(unix) { File::open(folder).and_then(|folder| folder.sync_all()) } else { Ok(()) };
+    flushed.map_err(Error::io(folder))
 }
 
 fn view<'a>(slot: &'a Slot<'_>) -> TensorView<'a> {
@@ -188,7 +190,8 @@ impl Checkpoint {
         let lengths = files.iter().map(|file| Ok(file.place(entry.name)?.1)).collect::<Result<Vec<_>>>()?;
         if !same && let Share::Cut(_) = entry.share {
             let (whole, got) = (4 * self.manifest.parameters as u64, lengths.iter().sum::<u64>());
-            return if got == 0 || got == whole { Ok(()) } else { Err(wrong(&self.dir, got, whole)) };
+            let none = got == 0 && len_of(&entry.slot) == 0;
+            return if none || got == whole { Ok(()) } else { Err(wrong(&self.dir, got, whole)) };
         }
         let expected = len_of(&entry.slot);
         match lengths.iter().zip(files).find(|(got, _)| **got != expected) {
@@ -281,18 +284,35 @@ impl Stored {
 
 /// The mean over the files, summed in rank order, in f32, as everywhere.
 fn read_mean(files: &mut [Stored], entry: &mut Entry<'_>) -> Result<()> {
-    let Slot::Floats(mean) = &mut entry.slot else { unreachable!("means are of vectors") };
+    const PIECE: usize = 1 << 16;
     let count = files.len() as f32;
+    let mean = match &mut entry.slot {
+        Slot::Floats(mean) => mean,
+        Slot::Doubles(mean) => return read_mean_of_doubles(files, entry.name, mean),
+        Slot::Word(_) => unreachable!("words are the same everywhere"),
+    };
     mean.fill(0.0);
-    let mut piece = vec![0f32; 1 << 16];
+    let mut piece = vec![0f32; PIECE];
     for file in files {
-        for (i, sum) in mean.chunks_mut(piece.len()).enumerate() {
+        for (i, sum) in mean.chunks_mut(PIECE).enumerate() {
             let values = &mut piece[..sum.len()];
-            file.read(entry.name, (i << 18) as u64, bytemuck::cast_slice_mut(values))?;
+            file.read(entry.name, (4 * PIECE * i) as u64, bytemuck::cast_slice_mut(values))?;
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += *value);
         }
     }
     mean.iter_mut().for_each(|mean| *mean /= count);
+    Ok(())
+}
+
+/// The same for the few numbers that a worker keeps in f64.
+fn read_mean_of_doubles(files: &mut [Stored], name: &str, mean: &mut [f64]) -> Result<()> {
+    let count = files.len() as f64;
+    let mut values = vec![0.0; mean.len()];
+    mean.fill(0.0);
+    for file in files {
+        file.read(name, 0, bytemuck::cast_slice_mut(&mut values))?;
+        mean.iter_mut().zip(&values).for_each(|(mean, value)| *mean += value / count);
+    }
     Ok(())
 }
 

@@ -21,6 +21,10 @@ pub enum Error {
     #[error("worker {worker} has a gradient that is infinite or NaN at step {step}")]
     NotFinite { worker: usize, step: u64 },
 
+    #[error("what worker {worker} {what} at step {step} is too large for f32, though all gradients are finite")]
+    Overflow { worker: usize, step: u64, what: &'static str },
+
+    /// Of a digest: the learning rate given to an earlier step, or the parameters, are not the same on both.
     #[error("worker {worker} disagrees on {field}: {there} there, {here} on worker {me}")]
     Disagreement { worker: usize, field: String, there: String, me: usize, here: String },
 

@@ -32,6 +32,8 @@
 //! The modules, in reading order. The engine never prints, reads no clock but for deadlines and phase times, and draws no
 //! randomness; no codec remembers, no schedule counts, no optimizer counts bytes, no step allocates.
 
+#![deny(unsafe_code)]
+
 #[cfg(target_endian = "big")]
 compile_error!("messages and checkpoints are little-endian, and so must the machine be");
 

@@ -167,7 +167,11 @@ impl Header {
         check("the operation", &self.operation, &ours.operation, self.operation == ours.operation)?;
         check("the codec", &self.codec, &ours.codec, self.codec == ours.codec)?;
         check("the blocks", &range(self.blocks), &range(ours.blocks), self.blocks == ours.blocks)?;
-        check("the digest of the shared state", &hex(self.digest), &hex(ours.digest), self.digest == ours.digest)
+        let what = match ours.operation {
+            Operation::Hello => "the digest of the parameters to start from",
+            _ => "the digest of the shared state",
+        };
+        check(what, &hex(self.digest), &hex(ours.digest), self.digest == ours.digest)
     }
 
     /// Equal in all but `contributions`, which the sender alone knows.

@@ -47,6 +47,7 @@ impl Plan {
             return Err(Error::config("workers", workers, "accepted: at least 1"));
         }
         let config = config.resolved()?;
+        config.groups(params)?;
         let calendar = config.calendar();
         if calendar == (Calendar::OneBit { warmup: None }) {
             return Err(Error::config("warmup", "auto", "only the run will tell; to plan, give a number of steps"));
@@ -70,6 +71,7 @@ impl Plan {
 
     /// The bytes worker `rank` sends to others, headers included.
     pub fn bytes_sent(&self, rank: usize) -> u64 {
+        assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let sent =
             |rounds: u64, coding: &Option<Coding>| coding.as_ref().map_or(0, |coding| rounds * coding.bytes_sent(rank));
         sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
@@ -86,6 +88,7 @@ impl Plan {
     }
 
     pub fn memory(&self, rank: usize) -> Memory {
+        assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let word = 4 * self.shape.values as u64;
         let residues = self.codings.coarse.as_ref().map_or(0, |coding| word + 4 * coding.owned(rank).len() as u64);
         let local = if self.name == Name::ZeroOneAdam { 2 * word } else { 0 };

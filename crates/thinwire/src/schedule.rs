@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 /// The learning rate as a function of the step: a linear warm-up to `peak`, then a decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table such as { peak = 1e-3, warmup = 500, decay = \"cosine\", steps = 10000 }"
+)]
 pub struct LearningRate {
     pub peak: f64,
     /// Steps of linear warm-up; step `warmup − 1` is the first at the peak.

@@ -1,6 +1,6 @@
 //! The worker: what a user holds. A configuration, a group, and the state of one optimizer over one flat vector.
 
-use crate::checkpoint::{self, Checkpoint, Manifest, Written};
+use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::collective::{Collective, Traffic};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -10,6 +10,8 @@ use crate::message::Operation;
 use crate::optimizer::{Entry, Now, Optimizer, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Vectors};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::path::Path;
@@ -21,7 +23,7 @@ const WINDOWS: usize = 32;
 /// Words that each worker may choose for itself.
 const OWN: [&str; 1] = ["threads"];
 
-/// Words that may differ from one session to the next: no number depends on them.
+/// Words that may differ from one session to the next: no number of a healthy run depends on them.
 const INDIFFERENT: [&str; 3] = ["threads", "bucket", "non_finite"];
 
 /// One of the workers that train a model together.
@@ -125,6 +127,9 @@ impl Worker {
         }
         for (rate, scale) in self.rates.iter_mut().zip(&self.lr_scale) {
             *rate = f64::from(lr) * scale;
+            if !(*rate as f32).is_finite() {
+                return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
+            }
         }
         self.exchange.agree_on(&lr.to_le_bytes());
         if self.optimizer.is_synced() {
@@ -170,19 +175,34 @@ impl Worker {
         let (rank, workers, step) = (self.rank(), self.size(), self.step);
         let mut params = params.to_vec();
         let written = checkpoint::write(dir, step, rank, workers, &self.entries(&mut params));
-        let report = serde_json::to_vec(&written.map_err(|error| error.to_string())).expect("plain data");
-        let reports = self.guarded(|worker| worker.exchange.gather(Operation::Saved, step, &report))?;
-        let files = reports.iter().enumerate().map(|(worker, report)| report_of(worker, report, dir));
+        let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
             format: checkpoint::FORMAT.to_owned(),
             version: checkpoint::VERSION,
             step,
             parameters: params.len(),
             config: serde_json::to_value(&self.config).expect("plain data"),
-            files: files.collect::<Result<_>>()?,
+            files,
         };
-        checkpoint::write_manifest(dir, rank, &manifest)?;
+        let named = checkpoint::write_manifest(dir, rank, &manifest);
+        self.compare_notes(dir, named)?; // nobody removes an old file before everybody's manifest names the new ones
         checkpoint::remove_older(dir, rank, &manifest)
+    }
+
+    /// What every worker made of its part of a save; the first that failed is everyone's error.
+    fn compare_notes<T>(&mut self, dir: &Path, mine: Result<T>) -> Result<Vec<T>>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let note = serde_json::to_vec(&mine.map_err(|error| error.to_string())).expect("plain data");
+        let step = self.step;
+        let notes = self.guarded(|worker| worker.exchange.gather(Operation::Saved, step, &note))?;
+        let read = |(worker, note): (usize, &Vec<u8>)| {
+            let failed = |problem: String| Error::checkpoint(dir, format!("worker {worker}: {problem}"));
+            let note = serde_json::from_slice::<Result<T, String>>(note);
+            note.map_err(|error| failed(error.to_string()))?.map_err(failed)
+        };
+        notes.iter().enumerate().map(read).collect()
     }
 
     /// Everything that makes the next step what it is.
@@ -251,7 +271,9 @@ impl Worker {
 /// The parameters that step `t` checks.
 fn window(len: usize, t: u64) -> Range<usize> {
     let size = len.div_ceil(WINDOWS).max(WINDOW).max(1);
-    let start = (t as usize % len.div_ceil(size).max(1)) * size;
+    // Replicas are compared after syncs, whose steps may be multiples of a power of two: t itself would skip windows.
+    let turn = t.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let start = (turn as usize % len.div_ceil(size).max(1)) * size;
     start.min(len)..(start + size).min(len)
 }
 
@@ -269,9 +291,19 @@ fn difference(ours: &Config, theirs: &Value, indifferent: &[&str]) -> Option<(St
         .map(|(key, ours, theirs)| (key.to_owned(), shown(ours), shown(theirs)))
 }
 
-/// What `worker` said about its file.
-fn report_of(worker: usize, report: &[u8], dir: &Path) -> Result<Written> {
-    let failed = |problem: String| Error::checkpoint(dir, format!("worker {worker}: {problem}"));
-    let report = serde_json::from_slice::<Result<Written, String>>(report);
-    report.map_err(|error| failed(error.to_string()))?.map_err(failed)
+#[cfg(test)]
+mod tests {
+    use super::{WINDOW, window};
+    use std::collections::HashSet;
+
+    /// A gap of 16 between syncs must not leave windows that are never looked at.
+    #[test]
+    fn every_window_has_its_turn_whatever_the_gap() {
+        for (len, windows) in [(40 * WINDOW, 32), (4 * WINDOW, 4), (5, 1), (0, 1)] {
+            for gap in [1, 2, 16, 32] {
+                let seen = (0..20 * windows as u64).map(|round| window(len, round * gap).start).collect::<HashSet<_>>();
+                assert_eq!(seen.len(), windows, "{len} values, gap {gap}");
+            }
+        }
+    }
 }

@@ -388,7 +388,18 @@ fn a_value_that_cannot_be_is_named_with_what_is_accepted() {
         ("name = 'adam'; block = 0", &["block = 0", "1 to 4096"]),
         ("name = 'adam'; block = 4097", &["block = 4097", "1 to 4096"]),
         ("name = 'adam'; exact_codec = 'sign'", &["exact_codec", "sign", "f32", "bf16"]),
-        ("name = 'adam'; threads = 0", &["threads = 0", "at least 1"]),
+        ("name = 'adam'; threads = 0", &["threads = 0", "1 to 1024"]),
+        ("name = 'adam'; threads = 100000", &["threads = 100000", "1 to 1024"]),
+        ("name = 'adam'; eps = 1e-46", &["eps = 1e-46", "above 0"]),
+        ("name = 'adam'; weight_decay = 1e300", &["weight_decay", "at least 0"]),
+        ("name = 'one-bit-adam'; warmup = 0", &["warmup = 0", "at least 1"]),
+        ("name = 'one-bit-adam'; freeze_step = 0", &["freeze_step = 0", "at least 1"]),
+        ("name = 'zero-one-adam'; freeze = 0", &["freeze = 0", "at least 1"]),
+        ("name = 'zero-one-adam'; var_freeze_step = 0", &["var_freeze_step = 0", "at least 1"]),
+        ("name = 'zero-one-adam'; local_step_clipper = 0", &["local_step_clipper = 0", "at least 1"]),
+        ("name = 'zero-one-adam'; variance_steps = [3]", &["variance_steps", "starts with 0"]),
+        ("name = 'efficient-adam'; preset = 'deepspeed'", &["preset = deepspeed", "paper"]),
+        ("name = 'adam'; learning_rate = 0.1", &["learning_rate", "peak = 1e-3"]),
         ("name = 'adam'; bucket = 0", &["bucket = 0", "at least 1"]),
         ("name = 'zero-one-adam'; kappa = 0", &["kappa = 0", "at least 1"]),
         ("name = 'zero-one-adam'; sync_every = 0", &["sync_every = 0", "at least 1"]),
@@ -398,7 +409,7 @@ fn a_value_that_cannot_be_is_named_with_what_is_accepted() {
         ("name = 'zero-one-adam'; sync = 'custom'; sync_steps = [2, 2]", &["sync_steps = [2, 2]", "rising", "once"]),
         ("name = 'zero-one-adam'; sync = 'custom'", &["sync", "custom", "sync_steps"]),
         ("name = 'zero-one-adam'; sync = 'follow-lr'", &["sync", "follow-lr", "learning_rate"]),
-        ("name = 'one-bit-adam'; warmup = 'auto'; betas = [0.9, 0.9999999999]", &["betas", "auto", "0.999999"]),
+        ("name = 'one-bit-adam'; warmup = 'auto'; betas = [0.9, 0.9999995]", &["betas", "auto", "0.999999"]),
         ("name = 'adam'; learning_rate = {peak = -1.0}", &["learning_rate.peak = -1", "at least 0"]),
         ("name = 'adam'; learning_rate = {peak = 1.0, floor = 2.0}", &["learning_rate.floor = 2", "0 to 1"]),
         ("name = 'adam'; learning_rate = {peak = 1.0, drop_to = -1.0}", &["learning_rate.drop_to = -1", "0 to 1"]),
@@ -507,4 +518,19 @@ fn a_configuration_survives_its_own_json() {
     let schedule = LearningRate::constant(f64::from(0.03_f32));
     let config = Config { learning_rate: Some(schedule), ..Config::new(Name::ZeroOneAdam) };
     Worker::new(&config, &[0.0; 8], Box::new(Solo)).expect("a worker that agrees with itself");
+}
+
+/// Settings that only a program can write, past the parser.
+#[test]
+fn a_codec_that_cannot_be_is_refused_and_does_not_panic() {
+    for codec in [
+        CodecName::Uniform(9),
+        CodecName::Uniform(1),
+        CodecName::Power2(7),
+        CodecName::TopK(0),
+        CodecName::TopK(2_000_000),
+    ] {
+        let refused = Config { codec: Some(codec), ..Config::new(Name::OneBitAdam) }.resolved();
+        assert!(refused.is_err_and(|error| error.to_string().contains("codec_up")), "{codec:?}");
+    }
 }

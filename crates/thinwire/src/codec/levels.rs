@@ -4,7 +4,7 @@ use super::{Codec, Fault, check_length, finite, read_scale, write_scale};
 use crate::kernel::{bits, reduce};
 
 /// A grid on [−1, 1] whose points are numbered with `width` bits.
-pub(super) trait Grid: Codec {
+pub(super) trait Grid: std::fmt::Debug + Send + Sync {
     fn width(&self) -> u32;
 
     /// codes ← the nearest point to z/s, for s > 0.
@@ -20,14 +20,28 @@ pub(super) trait Grid: Codec {
     fn zero(&self) -> u8;
 }
 
-pub(super) fn encoded_len(grid: &impl Grid, count: usize) -> usize {
+impl<G: Grid> Codec for G {
+    fn encoded_len(&self, count: usize) -> usize {
+        encoded_len(self, count)
+    }
+
+    fn encode_with(&self, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
+        encode_with(self, x, e, out)
+    }
+
+    fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
+        decode_add(self, bytes, sum)
+    }
+}
+
+fn encoded_len(grid: &impl Grid, count: usize) -> usize {
     if count == 0 { 0 } else { 4 + bits::packed_len(count, grid.width()) }
 }
 
 /// How many values go through the small buffers at a time; eight of them always fill whole bytes.
 const PIECE: usize = 256;
 
-pub(super) fn encode_with(grid: &impl Grid, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
+fn encode_with(grid: &impl Grid, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
     if x.is_empty() {
         return Ok(());
     }
@@ -47,7 +61,7 @@ pub(super) fn encode_with(grid: &impl Grid, x: &[f32], e: &mut [f32], out: &mut 
     Ok(())
 }
 
-pub(super) fn decode_add(grid: &impl Grid, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
+fn decode_add(grid: &impl Grid, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
     check_length(grid, sum.len(), bytes)?;
     if sum.is_empty() {
         return Ok(());

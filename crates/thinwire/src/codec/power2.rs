@@ -4,8 +4,7 @@
 //! bits are seven points. C(z) is the nearest point; half-way it is the larger. Wire: s as f32, then b bits a value: the
 //! top one is set below zero, the others count magnitudes from zero up.
 
-use super::levels::{self, Grid};
-use super::{Codec, Fault};
+use super::levels::Grid;
 use crate::kernel::multiversion;
 
 #[derive(Clone, Copy, Debug)]
@@ -75,19 +74,5 @@ multiversion! {
             let value = if count == 0 { 0.0 } else { power_of_two(count - magnitudes) * s };
             *out = if i32::from(*code) > magnitudes { -value } else { value };
         }
-    }
-}
-
-impl Codec for Power2 {
-    fn encoded_len(&self, count: usize) -> usize {
-        levels::encoded_len(self, count)
-    }
-
-    fn encode_with(&self, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
-        levels::encode_with(self, x, e, out)
-    }
-
-    fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
-        levels::decode_add(self, bytes, sum)
     }
 }

@@ -3,8 +3,7 @@
 //! s = max |z| of the block, L = 2^(b−1) − 1 levels a side; C(z) = round(z/s·L)/L·s, halves to even. Zero is a level, so
 //! no value moves away from it: |z − C(z)| ≤ |z| for each. Wire: s as f32, then b bits a value, holding level + L.
 
-use super::levels::{self, Grid};
-use super::{Codec, Fault};
+use super::levels::Grid;
 use crate::kernel::multiversion;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,19 +54,5 @@ multiversion! {
             // This order gives s itself at the last level, also where s/levels would underflow.
             *out = (f32::from(*code) - levels) / levels * s;
         }
-    }
-}
-
-impl Codec for Uniform {
-    fn encoded_len(&self, count: usize) -> usize {
-        levels::encoded_len(self, count)
-    }
-
-    fn encode_with(&self, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
-        levels::encode_with(self, x, e, out)
-    }
-
-    fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
-        levels::decode_add(self, bytes, sum)
     }
 }

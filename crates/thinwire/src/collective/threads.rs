@@ -75,8 +75,13 @@ pub fn group(size: usize, deadline: Duration) -> Vec<Thread> {
 ///
 /// A panic in one of them is passed on, after the others have ended.
 pub fn run<T: Send>(size: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    run_within(size, DEADLINE, work)
+}
+
+/// As [`run`], with another deadline than [`DEADLINE`].
+pub fn run_within<T: Send>(size: usize, deadline: Duration, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
-        let workers = group(size, DEADLINE).into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
+        let workers = group(size, deadline).into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
         let ended = workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>();
         ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })

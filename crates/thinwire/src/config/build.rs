@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::exchange::{Coding, Codings};
 use crate::groups::Groups;
 use crate::layout::Shape;
-use crate::optimizer::{Adam, Auto, EfficientAdam, Hyper, OneBitAdam, Optimizer, ZeroOneAdam};
+use crate::optimizer::{Adam, Auto, EfficientAdam, Hyper, OneBitAdam, Optimizer, WarmUp, ZeroOneAdam};
 use crate::schedule::{Calendar, SyncSteps, VarianceSteps};
 use crate::tiles::Threads;
 
@@ -45,8 +45,8 @@ impl Config {
             Name::OneBitAdam => {
                 let lr_warmup = self.learning_rate.as_ref().map_or(0, |schedule| schedule.warmup);
                 let warmup = match self.warmup.expect("resolved") {
-                    Warmup::Steps(steps) => Ok(steps),
-                    Warmup::Auto => Err(Auto::new(lr_warmup, betas.1)),
+                    Warmup::Steps(steps) => WarmUp::Steps(steps),
+                    Warmup::Auto => WarmUp::Auto(Auto::new(lr_warmup, betas.1)),
                 };
                 Box::new(OneBitAdam::new(hyper, params.len(), warmup))
             }

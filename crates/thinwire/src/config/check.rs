@@ -1,6 +1,6 @@
 //! What a configuration may not say: a word that is not for this optimizer, a value that cannot be.
 
-use super::{Config, Name, Sync, Warmup};
+use super::{Config, Freeze, Name, Sync, Warmup};
 use crate::codec::{CodecName, MAX_BLOCK};
 use crate::error::{Error, Result};
 use crate::schedule::Decay;
@@ -77,15 +77,16 @@ impl Config {
     /// Refuses values that cannot be. Everything is filled in by now.
     pub(super) fn check_values(&self) -> Result<()> {
         if let Some((beta1, beta2)) = self.betas {
-            let fits = |beta: f64| (0.0..1.0).contains(&beta);
+            let fits = |beta: f64| beta >= 0.0 && (beta as f32) < 1.0;
             require(fits(beta1) && fits(beta2), "betas", [beta1, beta2], "two numbers of at least 0 and below 1")?;
             // The automatic end of the warm-up looks back 1/(1−β2) steps, and remembers as many numbers.
             let remembers = self.warmup != Some(Warmup::Auto) || beta2 <= 1.0 - 1e-6;
             require(remembers, "betas", [beta1, beta2], "with warmup = \"auto\", a second number of at most 0.999999")?;
         }
-        let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
+        let at_least_zero = |value: f64| (value as f32).is_finite() && value >= 0.0;
         if let Some(eps) = self.eps {
-            require(eps.is_finite() && eps > 0.0, "eps", eps, "a number above 0, such as 1e-8")?;
+            let fits = eps as f32 > 0.0 && (eps as f32).is_finite();
+            require(fits, "eps", eps, "a number above 0, also in f32, such as 1e-8")?;
         }
         if let Some(decay) = self.weight_decay {
             require(at_least_zero(decay), "weight_decay", decay, "a number of at least 0, such as 0.01")?;
@@ -97,9 +98,13 @@ impl Config {
             let exact = matches!(codec, CodecName::F32 | CodecName::Bf16);
             require(exact, "exact_codec", codec.to_string(), "f32, bf16")?;
         }
-        for (key, value) in [("threads", self.threads), ("bucket", self.bucket)] {
-            require(value.is_none_or(|value| value > 0), key, value.unwrap_or(0), "a number of at least 1")?;
+        for (key, codec) in [("codec_up", self.codec_up), ("codec_down", self.codec_down)] {
+            let whole = codec.is_none_or(|codec| CodecName::from_id(codec.id()) == Some(codec));
+            require(whole, key, codec.map(|codec| codec.to_string()), CodecName::ACCEPTED)?;
         }
+        let threads = self.threads.unwrap_or(1);
+        require((1..=1024).contains(&threads), "threads", threads, "1 to 1024")?;
+        require(self.bucket != Some(0), "bucket", 0, "a number of bytes, at least 1")?;
         for (key, value) in
             [("kappa", self.kappa), ("sync_every", self.sync_every), ("sync_longest", self.sync_longest)]
         {
@@ -121,6 +126,17 @@ impl Config {
             let steps = steps.as_deref().unwrap_or_default();
             require(steps.is_sorted_by(|a, b| a < b), key, steps, "steps in rising order, each once")?;
         }
+        let first = self.variance_steps.as_ref().is_none_or(|steps| steps.first() == Some(&0));
+        require(
+            first,
+            "variance_steps",
+            &self.variance_steps,
+            "a list that starts with 0: without a variance nothing moves",
+        )?;
+        let freezes_later = self.freeze != Some(Freeze::Step(0));
+        require(freezes_later, "freeze", 0, "a step of at least 1, or \"never\": without a variance nothing moves")?;
+        let warms = self.warmup != Some(Warmup::Steps(0));
+        require(warms, "warmup", 0, "a number of at least 1, or \"auto\": without a variance nothing moves")?;
         let custom = self.sync != Some(Sync::Custom) || self.sync_steps.is_some();
         require(custom, "sync", "custom", "custom together with sync_steps, the list of the steps that sync")?;
         let follows = self.sync != Some(Sync::FollowLr) || self.learning_rate.is_some();
@@ -130,7 +146,12 @@ impl Config {
     fn check_learning_rate(&self) -> Result<()> {
         let Some(schedule) = &self.learning_rate else { return Ok(()) };
         let peak = schedule.peak;
-        require(peak.is_finite() && peak >= 0.0, "learning_rate.peak", peak, "a number of at least 0, such as 1e-3")?;
+        require(
+            (peak as f32).is_finite() && peak >= 0.0,
+            "learning_rate.peak",
+            peak,
+            "a number of at least 0, such as 1e-3",
+        )?;
         let part = |value: f64| (0.0..=1.0).contains(&value);
         require(part(schedule.floor), "learning_rate.floor", schedule.floor, "a part of the peak, 0 to 1")?;
         require(part(schedule.drop_to), "learning_rate.drop_to", schedule.drop_to, "a part, 0 to 1")?;

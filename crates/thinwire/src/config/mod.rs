@@ -5,15 +5,15 @@
 //!
 //! | preset | what it sets |
 //! |---|---|
-//! | `paper` | the papers' form: no bias correction; κ = 16, variance frozen at the end of the learning rate's warm-up, gaps that follow the learning rate up to 16; 1-bit Adam's warm-up found by the run; Efficient-Adam with 3-bit powers of two |
-//! | `deepspeed` | the defaults of DeepSpeed's optimizers: no bias correction; variance frozen after `var_freeze_step` = 100,000 steps, gaps that double every `local_step_scaler` = 32,678 steps up to `local_step_clipper` = 16; 1-bit Adam's `freeze_step` = 100,000 |
+//! | `paper` | the papers' form: no bias correction; κ = 16, variance frozen at the end of the learning rate's warm-up, gaps that follow the learning rate (so `learning_rate` is needed) up to 16; 1-bit Adam's warm-up found by the run; Efficient-Adam with 3-bit powers of two |
+//! | `deepspeed` | the defaults of DeepSpeed's 1-bit Adam and 0/1 Adam: no bias correction; variance frozen after `var_freeze_step` = 100,000 steps, gaps that double every `local_step_scaler` = 32,678 steps up to `local_step_clipper` = 16; 1-bit Adam's `freeze_step` = 100,000 |
 //!
 //! | DeepSpeed's name | word here | meaning |
 //! |---|---|---|
 //! | `var_freeze_step` | `freeze`, and `sync_start` | the first step that no longer updates the variance, and the first that may be skipped |
 //! | `var_update_scaler` | `kappa` | variance updates before the gap between them doubles |
 //! | `local_step_scaler` | `sync_every`, with `sync = "doubling"` | steps before the gap between syncs doubles |
-//! | `local_step_clipper` | `sync_longest` | the longest gap between syncs |
+//! | `local_step_clipper` | `sync_longest` | the longest gap between syncs; gaps are powers of two, so 12 means 8 |
 //! | `freeze_step` | `warmup` | 1-bit Adam's exact steps |
 //!
 //! What does not carry over: DeepSpeed lets weight decay into the momentum; here it stays decoupled.
@@ -36,7 +36,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// An optimizer and everything about it. See the [module](self) for presets and DeepSpeed's names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of words, at least name")]
 pub struct Config {
     pub name: Name,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,6 +172,9 @@ fn two_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<(f64
 /// The key, and what is wrong with it.
 fn syntax(path: &serde_path_to_error::Path, problem: &str) -> Error {
     match path.to_string().as_str() {
+        "." if problem.contains("missing field `name`") => Error::ConfigSyntax(
+            "name is missing; accepted: adam, one-bit-adam, zero-one-adam, efficient-adam".to_owned(),
+        ),
         "." => Error::ConfigSyntax(problem.to_owned()),
         key => Error::ConfigSyntax(format!("{key}: {problem}")),
     }

@@ -14,7 +14,7 @@ impl Config {
         let mut config = self.clone();
         config.check_words()?;
         config.translate_deepspeed()?;
-        config.apply_preset();
+        config.apply_preset()?;
         config.choose_sync();
         config.check_sync_words()?;
         config.fill_in();
@@ -38,8 +38,19 @@ impl Config {
         rename("freeze_step", &mut self.freeze_step, "warmup", &mut self.warmup, Warmup::Steps)
     }
 
-    fn apply_preset(&mut self) {
-        let Some(preset) = self.preset.take() else { return };
+    fn apply_preset(&mut self) -> Result<()> {
+        let Some(preset) = self.preset.take() else { return Ok(()) };
+        if preset == Preset::Deepspeed && self.name == Name::EfficientAdam {
+            return Err(Error::config("preset", "deepspeed", "DeepSpeed has no efficient-adam; accepted here: paper"));
+        }
+        let follows = self.name == Name::ZeroOneAdam && matches!(self.sync, None | Some(Sync::FollowLr));
+        if preset == Preset::Paper && follows && self.learning_rate.is_none() {
+            return Err(Error::config(
+                "preset",
+                "paper",
+                "its gaps follow learning_rate, which is missing; give it, or sync",
+            ));
+        }
         self.bias_correction.get_or_insert(false);
         match (preset, self.name) {
             (Preset::Paper, Name::OneBitAdam) => {
@@ -65,6 +76,7 @@ impl Config {
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn choose_sync(&mut self) {
@@ -108,7 +120,7 @@ impl Config {
 
     fn fill_in_one_bit(&mut self) {
         let steps = self.learning_rate.as_ref().map_or(0, |schedule| schedule.steps);
-        let part = Warmup::Steps((steps as f64 * WARMUP_PART).round() as u64);
+        let part = Warmup::Steps((steps as f64 * WARMUP_PART).ceil() as u64);
         self.warmup.get_or_insert(if steps > 0 { part } else { Warmup::Auto });
     }
 
@@ -139,17 +151,17 @@ impl Config {
 }
 
 /// Moves DeepSpeed's `theirs` to the word it stands for, unless that is given too.
-fn rename<T, U>(
+fn rename<T>(
     their_name: &str,
-    theirs: &mut Option<T>,
+    theirs: &mut Option<u64>,
     name: &str,
-    ours: &mut Option<U>,
-    map: fn(T) -> U,
-) -> Result<()>
-where
-    T: ToString,
-{
+    ours: &mut Option<T>,
+    map: fn(u64) -> T,
+) -> Result<()> {
     let Some(value) = theirs.take() else { return Ok(()) };
+    if value == 0 {
+        return Err(Error::config(their_name, value, "accepted: a number of at least 1"));
+    }
     if ours.is_some() {
         return Err(Error::config(
             their_name,

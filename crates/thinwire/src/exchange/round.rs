@@ -135,7 +135,11 @@ where
             threads.walk(span, |mut tile, x| {
                 fill(tile.range.clone(), tile.vectors.part(0..x.len()), x);
                 tile.blocks().try_for_each(|(block, residue, bytes)| {
-                    encode(codec, &x[block], residue, bytes).map_err(|_| Error::NotFinite { worker, step })
+                    encode(codec, &x[block], residue, bytes).map_err(|_| Error::Overflow {
+                        worker,
+                        step,
+                        what: "sends",
+                    })
                 })
             })
         })
@@ -195,7 +199,7 @@ where
             bytes: &mut self.mail.served[HEADER_LEN..],
             cut: Cut { block, encoded: down.encoded_len(block) },
         };
-        let threads = self.threads;
+        let (threads, step) = (self.threads, self.step);
         self.group.packing(|| {
             threads.walk(span, |mut tile, sum| {
                 let first = (tile.range.start - start) / block;
@@ -210,7 +214,11 @@ where
                         }
                     }
                     sum.iter_mut().for_each(|sum| *sum /= contributions);
-                    encode(down, sum, residue, bytes).map_err(|fault| Error::Payload { worker: me, fault })
+                    encode(down, sum, residue, bytes).map_err(|_| Error::Overflow {
+                        worker: me,
+                        step,
+                        what: "averages",
+                    })
                 })
             })
         })

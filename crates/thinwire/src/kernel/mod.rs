@@ -9,6 +9,8 @@
 //! feature was detected, and the loads and stores of the intrinsics. Every such function has a portable twin, and
 //! `tests/twins.rs` holds them to the same bits.
 
+#![allow(unsafe_code)]
+
 pub mod bits;
 pub mod reduce;
 pub mod scale;
@@ -116,6 +118,7 @@ pub(crate) use for_each_line;
 macro_rules! multiversion {
     ($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
+        #[allow(unsafe_code)] // the calls below
         pub fn $name($($arg: $type),*) $(-> $out)? {
             #[inline(always)]
             fn portable($($arg: $type),*) $(-> $out)? $body

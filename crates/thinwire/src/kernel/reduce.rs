@@ -1,8 +1,7 @@
 //! One number out of a vector: is it finite, what is its sum, what is its largest magnitude?
 //!
 //! Sums run in thirty-two f64 lanes, value i in lane i mod 32, and the lanes are added in a fixed order. So the result
-//! depends on the values alone, never on the CPU; and up to 2²⁹ equal f32 values add up without rounding, which is what
-//! makes `sign` idempotent to the bit.
+//! depends on the values alone, never on the CPU.
 
 use super::{multiversion, prefetch};
 

@@ -41,12 +41,12 @@ pub struct EfficientAdam {
     theta: Theta,
     moments: Moments,
     /// Πθ over this worker's updates of v.
-    forgotten: Vec<f64>,
+    forgotten: f64,
 }
 
 impl EfficientAdam {
     pub fn new(hyper: Hyper, theta: Theta, len: usize) -> EfficientAdam {
-        EfficientAdam { hyper, theta, moments: Moments::new(len), forgotten: vec![1.0] }
+        EfficientAdam { hyper, theta, moments: Moments::new(len), forgotten: 1.0 }
     }
 }
 
@@ -54,10 +54,10 @@ impl Optimizer for EfficientAdam {
     fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round> {
         let theta = self.theta.at(now.step, self.hyper.betas.1);
         if now.contributes {
-            self.forgotten[0] *= theta;
+            self.forgotten *= theta;
             self.moments.updates += 1;
         }
-        self.hyper.prepare(now, theta, self.forgotten[0], 0.0);
+        self.hyper.prepare(now, theta, self.forgotten, 0.0);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         exchange.mean(
             Round::Coarse,
@@ -89,7 +89,8 @@ impl Optimizer for EfficientAdam {
 
     fn state(&mut self) -> Vec<Entry<'_>> {
         let mut state = self.moments.state(Share::Mean);
-        state.push(Entry::doubles("variance_forgotten", &mut self.forgotten));
+        // Linear in v: the mean over workers is the right correction of the mean of their v.
+        state.push(Entry::doubles("variance_forgotten", Share::Mean, std::slice::from_mut(&mut self.forgotten)));
         state
     }
 

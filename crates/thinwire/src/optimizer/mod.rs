@@ -20,7 +20,7 @@ mod zero_one_adam;
 pub use adam::Adam;
 pub use efficient_adam::{EfficientAdam, Theta};
 pub use moments::{Hyper, Moments};
-pub use one_bit_adam::{Auto, OneBitAdam};
+pub use one_bit_adam::{Auto, OneBitAdam, WarmUp};
 pub use state::{Entry, Share, Slot};
 pub use zero_one_adam::ZeroOneAdam;
 

@@ -21,6 +21,13 @@ const SETTLED: f64 = 0.96;
 /// In [`OneBitAdam::frozen_from`]: not yet.
 const NOT_YET: u64 = u64::MAX;
 
+/// How the warm-up ends: after so many steps, or when the variance has settled.
+#[derive(Debug)]
+pub enum WarmUp {
+    Steps(u64),
+    Auto(Auto),
+}
+
 /// The automatic end of the warm-up.
 #[derive(Debug)]
 pub struct Auto {
@@ -39,7 +46,7 @@ impl Auto {
     fn has_settled(&mut self, t: u64, norm: f64) -> bool {
         let delta = self.norms.len() as u64;
         let before = std::mem::replace(&mut self.norms[(t % delta) as usize], norm);
-        t >= self.earliest && t >= delta && norm >= SETTLED * before
+        t >= self.earliest && t >= delta && norm > 0.0 && norm >= SETTLED * before
     }
 }
 
@@ -54,10 +61,10 @@ pub struct OneBitAdam {
 
 impl OneBitAdam {
     /// Warms up for `warmup` steps, or until `auto` finds that it is enough.
-    pub fn new(hyper: Hyper, len: usize, warmup: Result<u64, Auto>) -> OneBitAdam {
+    pub fn new(hyper: Hyper, len: usize, warmup: WarmUp) -> OneBitAdam {
         let (frozen_from, auto) = match warmup {
-            Ok(steps) => (steps, None),
-            Err(auto) => (NOT_YET, Some(auto)),
+            WarmUp::Steps(steps) => (steps, None),
+            WarmUp::Auto(auto) => (NOT_YET, Some(auto)),
         };
         OneBitAdam { hyper, moments: Moments::new(len), frozen_from, auto }
     }
@@ -119,7 +126,7 @@ impl Optimizer for OneBitAdam {
         let mut state = self.moments.state(Share::Same);
         state.push(Entry::word("frozen_from", &mut self.frozen_from));
         if let Some(auto) = &mut self.auto {
-            state.push(Entry::doubles("variance_norms", &mut auto.norms));
+            state.push(Entry::doubles("variance_norms", Share::Same, &mut auto.norms));
         }
         state
     }

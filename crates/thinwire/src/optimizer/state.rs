@@ -33,8 +33,8 @@ impl<'a> Entry<'a> {
         Entry { name, share, slot: Slot::Floats(values) }
     }
 
-    pub fn doubles(name: &'static str, values: &'a mut [f64]) -> Entry<'a> {
-        Entry { name, share: Share::Same, slot: Slot::Doubles(values) }
+    pub fn doubles(name: &'static str, share: Share, values: &'a mut [f64]) -> Entry<'a> {
+        Entry { name, share, slot: Slot::Doubles(values) }
     }
 
     pub fn word(name: &'static str, word: &'a mut u64) -> Entry<'a> {

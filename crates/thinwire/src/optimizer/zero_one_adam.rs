@@ -171,8 +171,8 @@ impl Optimizer for ZeroOneAdam {
         let mut state = self.moments.state(Share::Same);
         state.push(Entry::vector("u", Share::Mean, &mut self.u));
         state.push(Entry::vector("anchor", Share::Same, &mut self.anchor));
-        state.push(Entry::doubles("rates_since_sync", &mut self.rates));
-        state.push(Entry::doubles("decays_since_sync", &mut self.decays));
+        state.push(Entry::doubles("rates_since_sync", Share::Same, &mut self.rates));
+        state.push(Entry::doubles("decays_since_sync", Share::Same, &mut self.decays));
         state.push(Entry::word("steps_since_sync", &mut self.pending));
         state.push(Entry::word("steps_taken_since_sync", &mut self.taken));
         state

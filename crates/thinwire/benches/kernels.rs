@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
 use thinwire::Floats;
-use thinwire::codec::{Codec, Sign};
+use thinwire::codec::{Codec, Fault, Sign};
 use thinwire::kernel::{self, Level, update};
 use thinwire::tiles::{Cut, Span, Threads, Vectors};
 
@@ -136,23 +136,20 @@ fn encode(data: &mut Data, threads: &Threads) {
 }
 
 fn decode_add(data: &mut Data, threads: &Threads) {
-    let vectors = Vectors { read: [], write: [&mut data.d] };
-    let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
-        let Span { vectors: Vectors { write: [sum], .. }, bytes, cut, .. } = tile;
-        let mut blocks = sum.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded));
-        blocks.try_for_each(|(sum, bytes)| Sign.decode_add(bytes, sum))
-    });
-    done.expect("what was encoded");
+    unpack(data, threads, |bytes, sum| Sign.decode_add(bytes, sum));
 }
 
 fn decode(data: &mut Data, threads: &Threads) {
+    unpack(data, threads, |bytes, out| Sign.decode(bytes, out));
+}
+
+fn unpack(data: &mut Data, threads: &Threads, decode: fn(&[u8], &mut [f32]) -> Result<(), Fault>) {
     let vectors = Vectors { read: [], write: [&mut data.d] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
     let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
         let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
         let mut blocks = out.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded));
-        blocks.try_for_each(|(out, bytes)| Sign.decode(bytes, out))
+        blocks.try_for_each(|(out, bytes)| decode(bytes, out))
     });
     done.expect("what was encoded");
 }

@@ -1,7 +1,7 @@
 //! Vectors as long as the model, on huge pages where the system has them.
 //!
 //! A pass over hundreds of megabytes in 4 KiB pages spends a good part of its time on page tables. The buffers come from
-//! anonymous maps that are advised to use huge pages: the biggest single win of the kernels (see `cargo bench`).
+//! anonymous maps that are advised to use huge pages; how much that gains depends on the machine (`cargo bench` prints both).
 
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut};

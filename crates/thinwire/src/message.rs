@@ -30,12 +30,14 @@ pub enum Operation {
     Abort = 7,
     /// The sender stops, because a gradient is not finite: the rank of the worker that has it, in four bytes.
     AbortNotFinite = 8,
+    /// What the program on top of the engine has to say.
+    Note = 9,
 }
 
 impl Operation {
     fn from_byte(byte: u8) -> Option<Operation> {
         use Operation::*;
-        [Hello, ExactUp, ExactDown, CoarseUp, CoarseDown, Saved, Abort, AbortNotFinite]
+        [Hello, ExactUp, ExactDown, CoarseUp, CoarseDown, Saved, Abort, AbortNotFinite, Note]
             .into_iter()
             .find(|operation| *operation as u8 == byte)
     }
@@ -49,6 +51,7 @@ impl Operation {
             Operation::CoarseUp => "coarse mean, up",
             Operation::CoarseDown => "coarse mean, down",
             Operation::Saved => "checkpoint",
+            Operation::Note => "note",
             Operation::Abort | Operation::AbortNotFinite => "abort",
         }
     }

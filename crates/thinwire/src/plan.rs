@@ -16,6 +16,7 @@ pub struct Plan {
     pub steps: u64,
     pub rounds: Rounds,
     name: Name,
+    clips: bool,
     shape: Shape,
     codings: Codings,
     ends_synced: bool,
@@ -28,7 +29,7 @@ pub struct Memory {
     pub model: u64,
     /// m and v, as in Adam anywhere.
     pub moments: u64,
-    /// What the optimizer keeps beyond them: residues, and for 0/1 Adam u and the anchor.
+    /// What the optimizer keeps beyond them: residues, for 0/1 Adam u and the anchor, room for clipping.
     pub beyond_adam: u64,
     /// Messages under way: what this worker packs, and what it has received for this bucket and the next.
     pub messages: u64,
@@ -58,8 +59,9 @@ impl Plan {
             rounds.count(calendar.round(t, lr(t)));
         }
         let shape = config.shape(params, workers);
+        let clips = config.clip.is_some();
         let ends_synced = steps == 0 || calendar.round(steps - 1, lr(steps - 1)) != Round::Skipped;
-        Ok(Plan { steps, rounds, name: config.name, shape, codings: config.codings(shape), ends_synced })
+        Ok(Plan { steps, rounds, name: config.name, clips, shape, codings: config.codings(shape), ends_synced })
     }
 
     /// The same run with a sync at its end.
@@ -92,11 +94,12 @@ impl Plan {
         let word = 4 * self.shape.values as u64;
         let residues = self.codings.coarse.as_ref().map_or(0, |coding| word + 4 * coding.owned(rank).len() as u64);
         let local = if self.name == Name::ZeroOneAdam { 2 * word } else { 0 };
+        let clipping = if self.clips { word } else { 0 };
         let buffers = 2 * self.shape.workers as u64 + 3;
         Memory {
             model: 2 * word,
             moments: 2 * word,
-            beyond_adam: residues + local,
+            beyond_adam: residues + local + clipping,
             messages: buffers * self.codings.longest_message() as u64,
         }
     }

@@ -114,7 +114,8 @@ impl VarianceSteps {
 /// T_u: the steps of 0/1 Adam that sync.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SyncSteps {
-    /// Every step before `start`; then the gap doubles each time the learning rate halves, up to `longest`.
+    /// Every step before `start`; then the gap doubles each time the learning rate halves, up to `longest`: it is the power of
+    /// two nearest to peak/γ by ratio, so the first doubling comes at peak/√2.
     FollowLr { peak: f64, start: u64, longest: u64 },
     /// Every step before `start`; then the gap doubles every `every` steps, up to `longest` (DeepSpeed's rule).
     Doubling { start: u64, every: u64, longest: u64 },
@@ -142,7 +143,7 @@ impl SyncSteps {
                 1
             }
             SyncSteps::FollowLr { peak, longest, .. } => {
-                let peak = f64::from(peak as f32); // rounded as the rates are, so that a half is a half
+                let peak = f64::from(peak as f32) * std::f64::consts::SQRT_2;
                 let mut gap = 1;
                 while 2 * gap <= longest && f64::from(lr) * (2 * gap) as f64 <= peak {
                     gap *= 2;

@@ -205,6 +205,13 @@ impl Worker {
         notes.iter().enumerate().map(read).collect()
     }
 
+    /// Everyone's `note`, in rank order: what a program has to tell its other workers, such as its loss. All workers must
+    /// call it at the same step. It counts as control traffic, not as a round.
+    pub fn gather(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let step = self.step;
+        self.guarded(|worker| worker.exchange.gather(Operation::Note, step, note))
+    }
+
     /// Everything that makes the next step what it is.
     fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Vec<Entry<'a>> {
         let mut entries = vec![Entry::vector("params", Share::Same, params), Entry::word("step", &mut self.step)];

@@ -36,6 +36,7 @@ betas = [0.8, 0.95]
 eps = 1e-6
 weight_decay = 0.2
 bias_correction = false
+clip = 1.0
 codec = 'uniform4'
 codec_up = 'topk0.01'
 codec_down = 'power3'
@@ -72,6 +73,7 @@ fn all_words() -> Config {
         eps: Some(1e-6),
         weight_decay: Some(0.2),
         bias_correction: Some(false),
+        clip: Some(1.0),
         codec: Some(CodecName::Uniform(4)),
         codec_up: Some(CodecName::TopK(10_000)),
         codec_down: Some(CodecName::Power2(3)),
@@ -160,6 +162,7 @@ fn defaults_are_written_out() {
     assert_eq!((shared.threads, shared.bucket), (Some(1), Some(4 << 20)));
     let adam = "weight_decay = 0.01; bias_correction = true";
     let signs = "codec_up = \"sign\"; codec_down = \"sign\"; exact_codec = \"f32\"";
+    let signs_and_bf16 = signs.replace("f32", "bf16");
     for (words, expected) in [
         ("name = 'adam'", format!("name = \"adam\"; {adam}; exact_codec = \"f32\"")),
         ("name = 'one-bit-adam'", format!("name = \"one-bit-adam\"; {adam}; {signs}; warmup = \"auto\"")),
@@ -170,14 +173,14 @@ fn defaults_are_written_out() {
         (
             "name = 'zero-one-adam'",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs}; kappa = 16; freeze = \"never\"; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 16; freeze = \"never\"; \
                  sync = \"every\"; sync_start = 0; sync_every = 1"
             ),
         ),
         (
             "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70}",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs}; kappa = 16; freeze = 70; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 16; freeze = 210; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),
@@ -196,6 +199,7 @@ fn defaults_are_written_out() {
 fn presets_are_written_out() {
     let adam = "weight_decay = 0.01; bias_correction = false";
     let signs = "codec_up = \"sign\"; codec_down = \"sign\"; exact_codec = \"f32\"";
+    let signs_and_bf16 = signs.replace("f32", "bf16");
     let schedule = "learning_rate = {peak = 0.1, warmup = 70, decay = 'linear', steps = 900}";
     for (preset, name, expected) in [
         ("paper", "adam", format!("{adam}; exact_codec = \"f32\"")),
@@ -204,7 +208,7 @@ fn presets_are_written_out() {
             "paper",
             "zero-one-adam",
             format!(
-                "{adam}; {signs}; kappa = 16; freeze = 70; \
+                "{adam}; {signs_and_bf16}; kappa = 16; freeze = 70; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),
@@ -219,7 +223,7 @@ fn presets_are_written_out() {
             "deepspeed",
             "zero-one-adam",
             format!(
-                "{adam}; {signs}; kappa = 16; freeze = 100000; \
+                "{adam}; {signs_and_bf16}; kappa = 16; freeze = 100000; \
                  sync = \"doubling\"; sync_start = 100000; sync_every = 32678; sync_longest = 16"
             ),
         ),

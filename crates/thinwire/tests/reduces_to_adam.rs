@@ -33,7 +33,8 @@ fn config(name: Name) -> Config {
 }
 
 fn uncoded(name: Name) -> Config {
-    Config { codec: Some(CodecName::F32), ..config(name) }
+    let exact_codec = (name != Name::EfficientAdam).then_some(CodecName::F32);
+    Config { codec: Some(CodecName::F32), exact_codec, ..config(name) }
 }
 
 fn sync_every(gap: u64) -> Config {

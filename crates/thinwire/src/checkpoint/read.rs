@@ -31,6 +31,21 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The parameters, as worker 0 saved them: everybody's, if all were in sync.
+    pub fn parameters(&self) -> Result<Vec<f32>> {
+        let mut params = vec![0.0f32; self.manifest.parameters];
+        let mut file = self.file(0)?;
+        let stored = file.place("params")?.1;
+        if stored != 4 * params.len() as u64 {
+            return Err(Error::checkpoint(
+                &file.path,
+                format!("params has {stored} bytes, where {} belong", 4 * params.len()),
+            ));
+        }
+        file.read("params", 0, bytemuck::cast_slice_mut(&mut params))?;
+        Ok(params)
+    }
+
     /// Every file must hold as much of `entry` as it is expected to; what is cut among them, all of it together.
     fn check_lengths(&self, files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
         let wrong = |path: &Path, got: u64, expected: u64| {

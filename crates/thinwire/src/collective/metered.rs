@@ -12,7 +12,7 @@ pub struct Traffic {
     /// To other workers, headers included; what a worker keeps for itself crosses no wire.
     pub bytes_sent: u64,
     pub messages_sent: u64,
-    /// Outside the rounds: the first greeting, and notes about checkpoints.
+    /// Outside the rounds: the first greeting, notes about checkpoints, and the program's own.
     pub control_bytes_sent: u64,
     pub rounds: Rounds,
     pub seconds: Seconds,

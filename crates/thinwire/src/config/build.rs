@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::exchange::{Coding, Codings};
 use crate::groups::Groups;
 use crate::layout::Shape;
-use crate::optimizer::{Adam, Auto, EfficientAdam, Hyper, OneBitAdam, Optimizer, WarmUp, ZeroOneAdam};
+use crate::optimizer::{Adam, Auto, Clip, EfficientAdam, Hyper, OneBitAdam, Optimizer, WarmUp, ZeroOneAdam};
 use crate::schedule::{Calendar, SyncSteps, VarianceSteps};
 use crate::tiles::Threads;
 
@@ -39,7 +39,9 @@ impl Config {
 
     pub(crate) fn optimizer(&self, params: &[f32]) -> Result<Box<dyn Optimizer>> {
         let (betas, eps) = (self.betas.expect("resolved"), self.eps.expect("resolved"));
-        let hyper = Hyper::new(betas, eps, self.bias_correction.expect("resolved"), self.groups(params.len())?);
+        let clip = self.clip.map(|limit| Clip::new(limit, params.len()));
+        let bias_correction = self.bias_correction.expect("resolved");
+        let hyper = Hyper::new(betas, eps, bias_correction, self.groups(params.len())?, clip);
         Ok(match self.name {
             Name::Adam => Box::new(Adam::new(hyper, params.len())),
             Name::OneBitAdam => {

@@ -91,6 +91,10 @@ impl Config {
         if let Some(decay) = self.weight_decay {
             require(at_least_zero(decay), "weight_decay", decay, "a number of at least 0, such as 0.01")?;
         }
+        if let Some(clip) = self.clip {
+            let fits = clip as f32 > 0.0 && (clip as f32).is_finite();
+            require(fits, "clip", clip, "a number above 0, such as 1.0, or nothing for no limit")?;
+        }
         if let Some(block) = self.block {
             require((1..=MAX_BLOCK).contains(&block), "block", block, "1 to 4096 values, such as 512")?;
         }

@@ -54,6 +54,9 @@ pub struct Config {
     /// Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_correction: Option<bool>,
+    /// The longest gradient, by its norm: of the mean in exact steps, of the worker's own in all others. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
 
     /// Both ways of a coarse mean. Default `sign`; for Efficient-Adam `uniform4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,10 @@ use crate::schedule::LearningRate;
 /// Part of a run that 1-bit Adam warms up for, when its length is known.
 const WARMUP_PART: f64 = 0.15;
 
+/// 0/1 Adam updates its variance for as long as so many of the learning rate's warm-ups. In a short run the variance at the end
+/// of the first is a mean of a few dozen gradients, most of them larger than those to come (docs/convergence.md).
+const FREEZE_WARMUPS: u64 = 3;
+
 impl Config {
     /// The same configuration with every word that counts written out; an error for one that does not fit.
     pub fn resolved(&self) -> Result<Config> {
@@ -58,6 +62,10 @@ impl Config {
             }
             (Preset::Paper, Name::ZeroOneAdam) => {
                 self.sync.get_or_insert(Sync::FollowLr);
+                let warmup = self.learning_rate.as_ref().map_or(0, |schedule| schedule.warmup);
+                if self.variance_steps.is_none() && warmup > 0 {
+                    self.freeze.get_or_insert(Freeze::Step(warmup));
+                }
             }
             (Preset::Paper, Name::EfficientAdam) if self.codec_up.is_none() || self.codec_down.is_none() => {
                 self.codec.get_or_insert(CodecName::Power2(3));
@@ -97,7 +105,9 @@ impl Config {
         self.threads.get_or_insert(1);
         self.bucket.get_or_insert(4 << 20);
         if self.name != Name::EfficientAdam {
-            self.exact_codec.get_or_insert(CodecName::F32);
+            // 0/1 Adam has few exact rounds, and in f32 they would still be most of its bytes.
+            let usual = if self.name == Name::ZeroOneAdam { CodecName::Bf16 } else { CodecName::F32 };
+            self.exact_codec.get_or_insert(usual);
         }
         if self.name != Name::Adam {
             let codec = self.codec.take().unwrap_or(if self.name == Name::EfficientAdam {
@@ -128,7 +138,8 @@ impl Config {
         let warmup = self.learning_rate.as_ref().map_or(0, |schedule: &LearningRate| schedule.warmup);
         if self.variance_steps.is_none() {
             self.kappa.get_or_insert(16);
-            self.freeze.get_or_insert(if warmup > 0 { Freeze::Step(warmup) } else { Freeze::Never });
+            let freeze = Freeze::Step(FREEZE_WARMUPS * warmup);
+            self.freeze.get_or_insert(if warmup > 0 { freeze } else { Freeze::Never });
         }
         let sync = self.sync.expect("chosen");
         if sync != Sync::Custom {

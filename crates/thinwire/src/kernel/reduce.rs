@@ -52,6 +52,24 @@ multiversion! {
 }
 
 multiversion! {
+    /// Σ x².
+    pub fn sum_of_squares(x: &[f32]) -> f64 {
+        let mut lanes = [0f64; LANES];
+        let (whole, tail) = x.as_chunks::<LANES>();
+        for chunk in whole {
+            prefetch(chunk);
+            for l in 0..LANES {
+                lanes[l] += f64::from(chunk[l]) * f64::from(chunk[l]);
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(tail) {
+            *lane += f64::from(*x) * f64::from(*x);
+        }
+        add_lanes(lanes)
+    }
+}
+
+multiversion! {
     /// e ← x + e; returns max|e|, or infinity or NaN when some new e is.
     pub fn add_max_abs(x: &[f32], e: &mut [f32]) -> f32 {
         assert_eq!(x.len(), e.len());

@@ -68,6 +68,15 @@ multiversion! {
 }
 
 multiversion! {
+    /// x ← factor·x.
+    pub fn scale(factor: f32, x: &mut [f32]) {
+        for_each_line!([], [x], |i| {
+            x[i] *= factor;
+        });
+    }
+}
+
+multiversion! {
     /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
         for_each_line!([g], [m, v, x], |i| {

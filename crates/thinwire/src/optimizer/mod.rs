@@ -11,6 +11,7 @@
 //! Adding an optimizer is one file here, one arm in [`config`](crate::config), and one line in `tests/battery.rs`.
 
 mod adam;
+mod clip;
 mod efficient_adam;
 mod moments;
 mod one_bit_adam;
@@ -18,6 +19,7 @@ mod state;
 mod zero_one_adam;
 
 pub use adam::Adam;
+pub use clip::Clip;
 pub use efficient_adam::{EfficientAdam, Theta};
 pub use moments::{Hyper, Moments};
 pub use one_bit_adam::{Auto, OneBitAdam, WarmUp};

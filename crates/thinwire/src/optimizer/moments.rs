@@ -7,6 +7,7 @@
 //!
 //! j counts updates of v, not steps: with a stale v that is the right correction.
 
+use super::clip::{self, Clip};
 use super::{Entry, Now, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
@@ -25,13 +26,14 @@ pub struct Hyper {
     pub eps: f64,
     pub bias_correction: bool,
     pub groups: Groups,
+    pub clip: Option<Clip>,
     scalars: Vec<Scalars>,
 }
 
 impl Hyper {
-    pub fn new(betas: (f64, f64), eps: f64, bias_correction: bool, groups: Groups) -> Hyper {
+    pub fn new(betas: (f64, f64), eps: f64, bias_correction: bool, groups: Groups, clip: Option<Clip>) -> Hyper {
         let scalars = Vec::with_capacity(groups.count());
-        Hyper { betas, eps, bias_correction, groups, scalars }
+        Hyper { betas, eps, bias_correction, groups, clip, scalars }
     }
 
     /// Computes this step's scalars. `forgotten` is the weight that v still gives to its start: β2^j.
@@ -52,6 +54,16 @@ impl Hyper {
                 floor,
             });
         }
+    }
+
+    /// Makes ready to use `grad`, this worker's own; [`Hyper::clipped`] then is what to use.
+    pub fn look_at(&mut self, grad: &[f32], contributes: bool) {
+        clip::look_at(&mut self.clip, grad, contributes);
+    }
+
+    /// `grad`, scaled down if it was longer than the limit.
+    pub fn clipped<'a>(&'a self, grad: &'a [f32]) -> &'a [f32] {
+        clip::of(&self.clip, grad)
     }
 
     pub fn scalars(&self) -> &[Scalars] {
@@ -104,6 +116,11 @@ impl Moments {
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
         hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0), self.floor);
+        if let Some(mut clip) = hyper.clip.take() {
+            let done = self.exact_step_clipped(hyper, &mut clip, now, params, grad, exchange);
+            hyper.clip = Some(clip);
+            return done;
+        }
         let hyper = &*hyper;
         let contributions = exchange.mean(
             Round::Exact,
@@ -117,6 +134,36 @@ impl Moments {
             },
         )?;
         self.updates += u64::from(contributions > 0);
+        Ok(())
+    }
+
+    /// The same in two passes: the norm of the mean must be known before the mean is used.
+    fn exact_step_clipped(
+        &mut self,
+        hyper: &Hyper,
+        clip: &mut Clip,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: &[f32],
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        let contributions = exchange.mean(
+            Round::Exact,
+            now,
+            Vectors { read: [grad], write: [clip.room()] },
+            |_, Vectors { read: [g], .. }, z| update::copy(g, z),
+            |_, Vectors { write: [room], .. }, mean| room.copy_from_slice(mean),
+        )?;
+        if contributions == 0 {
+            return Ok(());
+        }
+        let vectors = Vectors { read: [clip.shorten()], write: [&mut self.m, &mut self.v, params] };
+        exchange.threads.each(grad.len(), vectors, |tile, vectors| {
+            hyper.each(tile, vectors, |group, _, Vectors { read: [mean], write: [m, v, x] }| {
+                update::adam(&hyper.scalars[group], mean, m, v, x);
+            });
+        });
+        self.updates += 1;
         Ok(())
     }
 

@@ -84,7 +84,9 @@ impl OneBitAdam {
             self.moments.set_floor();
         }
         self.moments.prepare(&mut self.hyper, now);
+        self.hyper.look_at(grad, now.contributes);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
+        let grad = hyper.clipped(grad);
         exchange.mean(
             Round::Coarse,
             now,

@@ -80,7 +80,9 @@ impl ZeroOneAdam {
         if !now.contributes {
             return;
         }
+        self.hyper.look_at(grad, true);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
+        let grad = hyper.clipped(grad);
         let vectors = Vectors { read: [grad, v], write: [m, &mut self.u, params] };
         threads.each(grad.len(), vectors, |tile, vectors| {
             hyper.each(tile, vectors, |group, _, Vectors { read: [g, v], write: [m, u, x] }| {
@@ -103,7 +105,11 @@ impl ZeroOneAdam {
         // A worker that is left out at this step may still have the steps before it to tell.
         let told = Now { contributes: self.taken > 0, ..*now };
         let grad = grad.filter(|_| now.contributes);
+        if let Some(grad) = grad {
+            self.hyper.look_at(grad, true);
+        }
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
+        let grad = grad.map(|grad| hyper.clipped(grad));
         let since = |group: usize| Since { rates: self.rates[group] as f32, decays: self.decays[group] as f32 };
         exchange.mean(
             Round::Coarse,

@@ -1,0 +1,28 @@
+//! The built-in tasks: small networks, hand-written in the manner of llm.c, and the data they learn from.
+//!
+//! All parameters of a network are one flat vector, and so are its gradients: what an engine for data-parallel training wants.
+//! Layers are plain functions `forward` and `backward` over slices, their matrix products by the crate `gemm`; activations
+//! are allocated once; the same input gives the same bits every time. Small on purpose: this is not a framework.
+//!
+//! A [`Task`] is a network and its data, shared by the workers of a process. A [`Learner`] is one worker's part: its
+//! activations and its share of the data. Which examples it sees is a pure function of the seed, the worker and the step,
+//! so there is nothing to save when a run is interrupted, and every optimizer sees the same.
+
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod random;
+pub mod tensors;
+pub mod layer;
+pub mod transformer;
+pub mod resnet;
+pub mod file;
+pub mod text;
+pub mod tokenizer;
+pub mod images;
+pub mod sentences;
+pub mod task;
+
+pub use error::{Error, Result};
+pub use task::{Learner, Score, Share, Task};
+pub use tensors::Tensors;

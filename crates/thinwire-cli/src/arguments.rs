@@ -1,0 +1,185 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(name = "thinwire", version, about = "Adam over thin wires: train with a bit or less for each parameter.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Train a network; without flags, a small GPT on Shakespeare, four workers, 0/1 Adam
+    Train(Train),
+    /// Run the same job under several optimizers, and set them side by side
+    Compare(Compare),
+    /// Turn run folders into one self-contained HTML page with plots
+    Report(Report),
+}
+
+#[derive(Args)]
+#[command(allow_negative_numbers = true)] // so that the message of --lr -1 is about lr
+pub struct Train {
+    /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: zero-one-adam]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Go on with the run in DIR, bit for bit; its own settings count
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Args)]
+#[command(allow_negative_numbers = true)]
+pub struct Compare {
+    /// The optimizers, in the order of the table
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        default_value = "adam,one-bit-adam,zero-one-adam,efficient-adam"
+    )]
+    pub optimizers: Vec<String>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Args)]
+pub struct Report {
+    /// Folders of runs, or folders that hold some, as `compare` makes them
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// The page [default: report.html in the first folder]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The link of each worker for projected times, such as 100mbit, 1gbit, 10gbit
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = bandwidth)]
+    pub bandwidth: f64,
+}
+
+/// What `train` and `compare` share. Everything here can also stand in the file of `--config`, with _ for -.
+#[derive(Args, Clone, Default)]
+pub struct Common {
+    /// gpt, bert or images [default: gpt]
+    #[arg(long, help_heading = "Task")]
+    pub task: Option<String>,
+    /// A text file or a folder of them; for images IDX or CIFAR files; .gz too [default: embedded Shakespeare or digits]
+    #[arg(long, value_name = "PATH", help_heading = "Task")]
+    pub data: Option<PathBuf>,
+    /// bert: fine-tune on sentences with labels, in GLUE's layout, instead of pre-training
+    #[arg(long, value_name = "FILE.tsv", help_heading = "Task")]
+    pub finetune: Option<PathBuf>,
+    /// Sentences to score a fine-tuned bert on [default: a fifth of --finetune's]
+    #[arg(long, value_name = "FILE.tsv", help_heading = "Task")]
+    pub finetune_eval: Option<PathBuf>,
+    /// Start from the parameters of this run (of the same task and sizes) instead of random ones
+    #[arg(long, value_name = "DIR", help_heading = "Task")]
+    pub from: Option<PathBuf>,
+    /// tiny or small: gpt and bert of about 1M or 10M parameters, a ResNet of 0.08M or 0.3M [default: tiny]
+    #[arg(long, help_heading = "Task")]
+    pub size: Option<String>,
+    #[arg(long, value_name = "N", help_heading = "Task")]
+    /// Layers of the transformer, or residual blocks in each of the ResNet's three stages
+    pub layers: Option<usize>,
+    /// Width of the transformer, or channels of the ResNet's first stage
+    #[arg(long, value_name = "N", help_heading = "Task")]
+    pub dim: Option<usize>,
+    /// Attention heads
+    #[arg(long, value_name = "N", help_heading = "Task")]
+    pub heads: Option<usize>,
+    /// Tokens the network sees at once
+    #[arg(long, value_name = "N", help_heading = "Task")]
+    pub context: Option<usize>,
+    /// bytes, or gpt2 (build with --features gpt2) [default: bytes]
+    #[arg(long, help_heading = "Task")]
+    pub tokenizer: Option<String>,
+    /// A folder with the files of the gpt2 tokenizer, instead of GPT-2's own
+    #[arg(long, value_name = "PATH", help_heading = "Task")]
+    pub tokenizer_files: Option<PathBuf>,
+
+    /// Workers, each with its share of the data [default: 4]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub workers: Option<usize>,
+    /// auto or threads [default: auto]
+    #[arg(long, help_heading = "Training")]
+    pub transport: Option<String>,
+    /// Steps [default: 2000 for gpt and bert, 600 for images, 300 with --finetune]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub steps: Option<u64>,
+    /// Examples a worker computes at once [default: 4 for text, 16 for images and sentences]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub batch: Option<usize>,
+    /// Batches whose gradients are added up for one step [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub accumulate: Option<u64>,
+    /// Peak of the learning rate [default: what is recommended for the task and the optimizer]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub lr: Option<f64>,
+    /// Steps of linear warm-up [default: a tenth of the steps]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub warmup: Option<u64>,
+    /// cosine, linear, step, constant or inverse-sqrt [default: cosine]
+    #[arg(long, help_heading = "Training")]
+    pub decay: Option<String>,
+    /// What cosine and linear end at, as a part of the peak [default: 0]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub floor: Option<f64>,
+    /// Longest gradient by its norm: of the mean in exact steps, of a worker's own in all others [default: no limit]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub clip: Option<f64>,
+    /// Weight decay of matrices and kernels, not of biases and gains [default: 0.1 for text, 0.01 for images]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub weight_decay: Option<f64>,
+    /// Seed of the first weights and of the order of the data [default: 1]
+    #[arg(long, value_name = "S", help_heading = "Training")]
+    pub seed: Option<u64>,
+    /// Any other word of the optimizer, such as kappa=4, codec=uniform3, exact_codec=bf16; may be repeated
+    #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
+    pub words: Vec<String>,
+
+    /// Where the run leaves its results [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER, or runs/compare-TASK]
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    pub out: Option<PathBuf>,
+    /// Start over although --out holds an unfinished run
+    #[arg(long, help_heading = "Results")]
+    pub overwrite: bool,
+    /// Steps between checkpoints; 0: only when interrupted, and at the end [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Results")]
+    pub checkpoint_every: Option<u64>,
+    /// Steps between evaluations on held-out data [default: a tenth of the steps]
+    #[arg(long, value_name = "N", help_heading = "Results")]
+    pub eval_every: Option<u64>,
+    /// Held-out examples for the last evaluation [default: all]; those before it take at most 256
+    #[arg(long, value_name = "N", help_heading = "Results")]
+    pub eval_examples: Option<usize>,
+    /// Settings in TOML; flags count more
+    #[arg(long, value_name = "F.toml", help_heading = "Results")]
+    pub config: Option<PathBuf>,
+    /// One JSON object on standard output
+    #[arg(long, help_heading = "Results")]
+    pub json: bool,
+    /// No progress, no table: only errors
+    #[arg(long, short, help_heading = "Results")]
+    pub quiet: bool,
+}
+
+/// Bits a second: a number with bit, kbit, mbit or gbit.
+fn bandwidth(text: &str) -> Result<f64, String> {
+    let lower = text.to_lowercase();
+    let (number, unit) = lower.split_at(lower.find(|c: char| c.is_alphabetic()).unwrap_or(lower.len()));
+    let scale = match unit {
+        "" | "bit" => 1.0,
+        "kbit" => 1e3,
+        "mbit" => 1e6,
+        "gbit" => 1e9,
+        _ => f64::NAN,
+    };
+    match number.trim().parse::<f64>().map(|number| number * scale) {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("accepted: a number with bit, kbit, mbit or gbit (a second), such as 100mbit or 2.5gbit".to_owned()),
+    }
+}

@@ -1,0 +1,39 @@
+//! How a command can end badly, and the exit code that says so.
+
+use std::fmt;
+use std::process::ExitCode;
+
+#[derive(Debug)]
+pub enum Failure {
+    /// Bad usage or input: nothing was started.
+    Usage(anyhow::Error),
+    /// A run that failed.
+    Run(anyhow::Error),
+    /// Stopped by the user, after the checkpoint was written; says how to go on.
+    Interrupted(String),
+}
+
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    pub fn run(error: impl Into<anyhow::Error>) -> Failure {
+        Failure::Run(error.into())
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Usage(_) => 2,
+            Failure::Run(_) => 1,
+            Failure::Interrupted(_) => 130,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(error) | Failure::Run(error) => write!(f, "error: {error:#}"),
+            Failure::Interrupted(how) => f.write_str(how),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! From settings to a job: the network, its data, and the learning rate that is recommended for them.
+
+use crate::settings::{Settings, TaskName, TokenizerName};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use thinwire::{Checkpoint, Config, Name};
+use thinwire_models::task::bert::Bert;
+use thinwire_models::task::bert_classifier::BertClassifier;
+use thinwire_models::task::gpt::Gpt;
+use thinwire_models::task::images::ImageTask;
+use thinwire_models::text::{self, Corpus};
+use thinwire_models::tokenizer::Tokenizer;
+use thinwire_models::transformer::Shape;
+use thinwire_models::{Task, images, sentences};
+
+/// Everything that a run needs, resolved.
+pub struct Job {
+    pub settings: Settings,
+    pub config: Config,
+    pub task: BuiltIn,
+    /// Whether the learning rate is the recommended one.
+    pub recommended: bool,
+}
+
+pub enum BuiltIn {
+    Gpt(Gpt),
+    Bert(Bert),
+    BertClassifier(BertClassifier),
+    Images(ImageTask),
+}
+
+impl BuiltIn {
+    pub fn get(&self) -> &dyn Task {
+        match self {
+            BuiltIn::Gpt(task) => task,
+            BuiltIn::Bert(task) => task,
+            BuiltIn::BertClassifier(task) => task,
+            BuiltIn::Images(task) => task,
+        }
+    }
+}
+
+/// The best learning rate of docs/convergence.md's grid, by task and optimizer.
+fn recommended_lr(task: TaskName, sentences: bool, name: Name) -> f64 {
+    match (task, name) {
+        (TaskName::Bert, _) if sentences => 3e-4,
+        (TaskName::Gpt | TaskName::Bert, Name::Adam) => 2e-3,
+        (TaskName::Gpt | TaskName::Bert, Name::OneBitAdam) => 2e-3,
+        (TaskName::Gpt | TaskName::Bert, Name::ZeroOneAdam) => 4e-3,
+        (TaskName::Gpt | TaskName::Bert, Name::EfficientAdam) => 8e-3,
+        (TaskName::Images, Name::Adam) => 4e-3,
+        (TaskName::Images, Name::OneBitAdam) => 4e-3,
+        (TaskName::Images, Name::ZeroOneAdam) => 4e-3,
+        (TaskName::Images, Name::EfficientAdam) => 8e-3,
+    }
+}
+
+impl Job {
+    /// Reads the data, and resolves every word that is still open.
+    pub fn new(mut settings: Settings) -> Result<Job> {
+        settings.resolve()?;
+        let recommended = settings.lr.is_none();
+        let name = settings.name()?;
+        settings.lr.get_or_insert(recommended_lr(settings.task, settings.finetune.is_some(), name));
+        let task = built_in(&settings)?;
+        let config = settings.config(task.get().tensors())?;
+        settings.keep(&config)?;
+        Ok(Job { settings, config, task, recommended })
+    }
+
+    /// The same job under another optimizer: the data is not read again.
+    pub fn under(self, optimizer: &str, given: &Settings) -> Result<Job> {
+        let mut settings = given.clone();
+        settings.set_name(optimizer)?;
+        settings.resolve()?;
+        let recommended = settings.lr.is_none();
+        settings.lr.get_or_insert(recommended_lr(settings.task, settings.finetune.is_some(), settings.name()?));
+        let config = settings.config(self.task.get().tensors())?;
+        settings.keep(&config)?;
+        Ok(Job { settings, config, recommended, ..self })
+    }
+
+    /// The parameters that training starts from.
+    pub fn initial(&self) -> Result<Vec<f32>> {
+        let seed = self.settings.seed.expect("resolved");
+        let random = self.task.get().initial(seed);
+        let Some(dir) = &self.settings.from else { return Ok(random) };
+        let trained = trained_parameters(dir)?;
+        match &self.task {
+            BuiltIn::BertClassifier(task) if trained.len() != random.len() => Ok(task.initial_from(&trained, seed)?),
+            _ => {
+                let (got, wanted) = (trained.len(), random.len());
+                ensure!(
+                    got == wanted,
+                    "--from {}: it has {got} parameters, this network {wanted}; they must be of the same task and sizes",
+                    dir.display()
+                );
+                Ok(trained)
+            }
+        }
+    }
+}
+
+/// The parameters in the checkpoint of a run's folder.
+fn trained_parameters(dir: &Path) -> Result<Vec<f32>> {
+    let checkpoint = Checkpoint::open(&dir.join("checkpoint")).with_context(|| format!("--from {}", dir.display()))?;
+    Ok(checkpoint.parameters()?)
+}
+
+fn built_in(settings: &Settings) -> Result<BuiltIn> {
+    let workers = settings.workers.expect("resolved");
+    if settings.task == TaskName::Images {
+        let images = images::read(settings.data.as_deref())?;
+        let (channels, blocks) = (settings.dim.expect("resolved"), settings.layers.expect("resolved"));
+        return Ok(BuiltIn::Images(ImageTask::new(images, channels, blocks)?));
+    }
+    let tokenizer = match settings.tokenizer {
+        TokenizerName::Bytes => {
+            ensure!(settings.tokenizer_files.is_none(), "--tokenizer-files is for --tokenizer gpt2");
+            Tokenizer::Bytes
+        }
+        TokenizerName::Gpt2 => Tokenizer::gpt2(settings.tokenizer_files.as_deref())?,
+    };
+    let shape = Shape {
+        vocabulary: tokenizer.vocabulary(),
+        context: settings.context.expect("resolved"),
+        layers: settings.layers.expect("resolved"),
+        dim: settings.dim.expect("resolved"),
+        heads: settings.heads.expect("resolved"),
+        causal: settings.task == TaskName::Gpt,
+        classes: 0,
+    };
+    if let Some(file) = &settings.finetune {
+        ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
+        let held_out = settings.finetune_eval.as_deref().map(sentences::read).transpose()?;
+        let task = BertClassifier::new(sentences::read(file)?, held_out, &tokenizer, shape)?;
+        return Ok(BuiltIn::BertClassifier(task));
+    }
+    let corpus = Corpus::new(tokenizer.encode(&text::read(settings.data.as_deref())?), text::HELD_OUT)?;
+    corpus.check(workers, shape.context)?;
+    Ok(match settings.task {
+        TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),
+        _ => BuiltIn::Bert(Bert::new(corpus, &tokenizer, shape)?),
+    })
+}

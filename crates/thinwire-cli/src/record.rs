@@ -1,0 +1,113 @@
+//! What a run leaves behind: `metrics.jsonl`, a line for each step and each evaluation, and `summary.json`, its end.
+//!
+//! A run's folder holds `config.toml` (everything, resolved), these two, `checkpoint/`, and the report.
+
+use serde::{Deserialize, Serialize};
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Metric {
+    Step(Step),
+    Eval(Eval),
+}
+
+/// One step, counted from 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub step: u64,
+    /// Training loss of this step's batch, mean over the workers.
+    pub loss: f64,
+    pub lr: f64,
+    /// `exact`, `coarse` or `skipped`.
+    pub round: String,
+    /// Bytes that a worker sent in this step (mean over the workers), and since the start.
+    pub bytes: f64,
+    pub bytes_total: f64,
+    /// Seconds of this step, of worker 0, by phase.
+    pub seconds: Phases,
+    /// CPU seconds of forward and backward, mean over the workers: what compute costs where a worker has a core of its own.
+    pub compute_cpu: f64,
+}
+
+/// Held-out data, after `step` steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Eval {
+    pub step: u64,
+    pub val_loss: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matthews: Option<f64>,
+}
+
+/// Wall-clock seconds by phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    pub total: f64,
+    /// Forward and backward.
+    pub compute: f64,
+    /// Coding and decoding, and the optimizer's own passes.
+    pub pack: f64,
+    /// Handing messages to the transport and taking them from it.
+    pub wire: f64,
+    /// Waiting for others.
+    pub wait: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounds {
+    pub exact: u64,
+    pub coarse: u64,
+    pub skipped: u64,
+}
+
+/// The end of a run: `summary.json`, and what `train --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub optimizer: String,
+    pub task: String,
+    pub transport: String,
+    pub workers: usize,
+    pub steps: u64,
+    pub params: usize,
+    pub seed: u64,
+    /// The peak of the learning rate.
+    pub lr: f64,
+    /// Mean of the training loss over the last steps.
+    pub train_loss: f64,
+    pub val_loss: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matthews: Option<f64>,
+    /// Of the final parameters' bytes.
+    pub digest: String,
+    pub bytes_sent_per_worker: u64,
+    pub bits_per_param_per_step: f64,
+    pub rounds: Rounds,
+    pub seconds: Phases,
+    /// CPU seconds of forward and backward, mean over the workers.
+    pub compute_cpu: f64,
+    /// `tokens` or `images`, and how many of them a second, all workers together.
+    pub unit: String,
+    pub units_per_second: f64,
+    /// Seconds that the run would take with each worker on a machine and a link of its own.
+    pub projected: Vec<Projection>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Projection {
+    /// Bits a second of each worker's link.
+    pub bandwidth: f64,
+    pub seconds: f64,
+}
+
+/// Seconds that a round's messages take to set out and arrive, whatever their size: up to the owners, and down again.
+const LATENCY: f64 = 2.0 * 50e-6;
+
+/// Seconds on machines of one's own, joined by links of `bandwidth` bits a second: compute (CPU seconds) and packing as
+/// measured, `bytes` at that bandwidth, and the latency of `rounds`.
+pub fn projected(compute_cpu: f64, pack: f64, bytes: f64, rounds: u64, bandwidth: f64) -> f64 {
+    compute_cpu + pack + bytes * 8.0 / bandwidth + rounds as f64 * LATENCY
+}

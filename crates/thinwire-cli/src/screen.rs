@@ -1,0 +1,151 @@
+//! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere.
+
+use crate::journal::Totals;
+use crate::record::Step;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// A line on standard error. Nobody may be reading any more (a terminal closed, a pipe that ended): the run must not die of it.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($line)*);
+    }};
+}
+pub(crate) use say;
+
+/// Between two lines where there is no terminal.
+const PAUSE: Duration = Duration::from_secs(10);
+
+pub struct Screen {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    began: Instant,
+    said: Instant,
+    first: u64,
+    steps: u64,
+    /// Tokens or images of a step, and which.
+    units: usize,
+    unit: &'static str,
+    val_loss: Option<f64>,
+}
+
+impl Screen {
+    pub fn new(quiet: bool, first: u64, steps: u64, units: usize, unit: &'static str) -> Screen {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let bar = shown.then(|| {
+            let style = ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} {msg} · {eta} left");
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(8));
+            bar.set_style(style.expect("a valid template").progress_chars("━━─"));
+            bar
+        });
+        if let Some(bar) = &bar {
+            bar.set_position(first);
+            bar.reset_eta();
+        }
+        let now = Instant::now();
+        Screen { bar, quiet, began: now, said: now, first, steps, units, unit, val_loss: None }
+    }
+
+    /// After `last`, with the sums of all steps so far.
+    pub fn step(&mut self, last: &Step, totals: &Totals) {
+        if self.quiet {
+            return;
+        }
+        let done = last.step + 1;
+        let due = self.said.elapsed() >= PAUSE || done == self.steps;
+        if self.bar.is_none() && !due {
+            return;
+        }
+        self.said = Instant::now();
+        let speed = (done - self.first) as f64 * self.units as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
+        let held_out = self.val_loss.map_or(String::new(), |loss| format!(" (held out {loss:.3})"));
+        let seconds = totals.seconds;
+        let part = |phase: f64| 100.0 * phase / seconds.total.max(1e-9);
+        let message = format!(
+            "loss {:.3}{held_out} · {} {}/s · {} {} step, {} in all · compute {:.0} % pack {:.0} % wire {:.0} % wait {:.0} %",
+            totals.train_loss(),
+            count(speed),
+            self.unit,
+            bytes(last.bytes),
+            last.round,
+            bytes(totals.bytes),
+            part(seconds.compute),
+            part(seconds.pack),
+            part(seconds.wire),
+            part(seconds.wait),
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(done);
+                bar.set_message(message);
+            }
+            None => say!("step {done}/{}: {message}", self.steps),
+        }
+    }
+
+    pub fn eval(&mut self, val_loss: f64) {
+        self.val_loss = Some(val_loss);
+    }
+
+    pub fn close(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// 27.9 kB, 3.42 MB: decimal units, three digits.
+pub fn bytes(bytes: f64) -> String {
+    scaled(bytes, &["B", "kB", "MB", "GB", "TB"]).join(" ")
+}
+
+/// 27.9k, 3.42M.
+pub fn count(number: f64) -> String {
+    scaled(number, &["", "k", "M", "G"]).concat()
+}
+
+fn scaled(number: f64, units: &[&str]) -> [String; 2] {
+    let mut value = number;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    };
+    [format!("{value:.digits$}"), units[unit].to_owned()]
+}
+
+/// 1 min 40 s, 12.3 s, 2 h 5 min.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{seconds:.1} s"),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(bytes(0.0), "0 B");
+        assert_eq!(bytes(999.0), "999 B");
+        assert_eq!(bytes(999.9), "1.00 kB");
+        assert_eq!(bytes(27_940.0), "27.9 kB");
+        assert_eq!(bytes(999_700_000.0), "1.00 GB");
+        assert_eq!(count(12_345.0), "12.3k");
+        assert_eq!(duration(59.94), "59.9 s");
+        assert_eq!(duration(100.0), "1 min 40 s");
+        assert_eq!(duration(7500.0), "2 h 05 min");
+    }
+}

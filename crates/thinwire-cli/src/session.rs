@@ -1,0 +1,268 @@
+//! The loop that trains: what each worker of a group does, from its first step or from a checkpoint to the end.
+//!
+//! Workers tell each other how they fare every few steps, not every step: a note is a round trip, and skipped steps should cost
+//! none. Worker 0 chooses the pace by the clock and tells it; it alone writes the journal and draws the screen.
+
+use crate::job::Job;
+use crate::journal::{Journal, Totals};
+use crate::record::{Eval, Phases, Step};
+use crate::screen::Screen;
+use anyhow::Result;
+use cpu_time::ThreadTime;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use thinwire::{Collective, Traffic, Worker};
+use thinwire_models::{Learner, Score, Share};
+
+/// Seconds between two notes, about.
+const PACE: f64 = 0.5;
+
+/// Held-out examples of an evaluation during the run.
+const GLANCE: usize = 256;
+
+/// What the workers of a session have in common.
+pub struct Session<'a> {
+    pub job: &'a Job,
+    pub initial: &'a [f32],
+    /// The run's folder.
+    pub dir: &'a Path,
+    /// Whether to go on from the checkpoint in it.
+    pub resume: bool,
+    /// Set when the user wants to stop.
+    pub stop: &'a AtomicBool,
+    pub quiet: bool,
+}
+
+/// How a session ended, on every worker alike but for `totals`.
+pub struct End {
+    pub params: Vec<f32>,
+    /// None: the user stopped it.
+    pub score: Option<Score>,
+    /// Worker 0's sums.
+    pub totals: Totals,
+    /// Steps taken, of all sessions together.
+    pub steps: u64,
+    /// Tokens or images a second of this session, all workers together.
+    pub units_per_second: f64,
+}
+
+/// What one worker tells the others.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Note {
+    /// Of each step since the last note: training loss, bytes sent, CPU seconds of compute.
+    steps: Vec<(f32, u64, f64)>,
+    /// The user wants to stop.
+    stop: bool,
+    /// Steps until the next note, if worker 0 says so.
+    pace: u64,
+    score: Option<(f64, u64, Vec<u64>)>,
+}
+
+/// The state of one worker's loop.
+struct Loop<'a> {
+    session: &'a Session<'a>,
+    worker: Worker,
+    learner: Box<dyn Learner + 'a>,
+    params: Vec<f32>,
+    grad: Vec<f32>,
+    /// Steps that the journal does not know yet, as worker 0 sees them.
+    pending: Vec<Step>,
+    note: Note,
+    /// Worker 0's.
+    journal: Option<Journal>,
+    screen: Option<Screen>,
+    pace: u64,
+}
+
+impl<'a> Session<'a> {
+    /// One worker, from start to end.
+    pub fn run(&'a self, group: Box<dyn Collective>) -> Result<End> {
+        let settings = &self.job.settings;
+        let (steps, accumulate) = (settings.steps.expect("resolved"), settings.accumulate.expect("resolved"));
+        let (batch, seed) = (settings.batch.expect("resolved"), settings.seed.expect("resolved"));
+        let eval_every = settings.eval_every.expect("resolved");
+        let checkpoint_every = settings.checkpoint_every.expect("resolved");
+        let task = self.job.task.get();
+
+        let mut params = self.initial.to_vec();
+        let worker = if self.resume {
+            Worker::resume(&self.job.config, &self.checkpoint(), &mut params, group)?
+        } else {
+            Worker::new(&self.job.config, &params, group)?
+        };
+        let first = worker.steps();
+        let share = Share { rank: worker.rank(), workers: worker.size() };
+        let units = task.units(batch) * accumulate as usize * share.workers;
+        let journal = match (share.rank, self.resume) {
+            (0, true) => Some(Journal::resume(self.dir, first)?),
+            (0, false) => Some(Journal::create(self.dir)?),
+            _ => None,
+        };
+        let screen = (share.rank == 0).then(|| Screen::new(self.quiet, first, steps, units, task.unit()));
+        let mut state = Loop {
+            session: self,
+            worker,
+            learner: task.learner(share, batch, seed),
+            grad: vec![0.0; params.len()],
+            params,
+            pending: Vec::new(),
+            note: Note::default(),
+            journal,
+            screen,
+            pace: 1,
+        };
+
+        let began = Instant::now();
+        let mut next_note = first + 1;
+        while state.worker.steps() < steps {
+            state.step(accumulate, state.worker.steps() + 1 == steps)?;
+            let done = state.worker.steps();
+            let (evaluates, saves) =
+                (done.is_multiple_of(eval_every), checkpoint_every > 0 && done.is_multiple_of(checkpoint_every));
+            if done >= next_note || evaluates || saves || done == steps {
+                let stop = state.exchange_notes()?;
+                next_note = done + state.pace;
+                if evaluates && done < steps {
+                    state.evaluate(GLANCE)?;
+                }
+                if (saves || stop) && done < steps {
+                    state.save()?;
+                }
+                if stop && done < steps {
+                    return Ok(state.end(None, first, units, began));
+                }
+            }
+        }
+        let score = state.evaluate(settings.eval_examples.unwrap_or(usize::MAX))?;
+        state.save()?;
+        Ok(state.end(Some(score), first, units, began))
+    }
+
+    fn checkpoint(&self) -> std::path::PathBuf {
+        self.dir.join("checkpoint")
+    }
+}
+
+impl Loop<'_> {
+    /// Forward, backward and the optimizer's step; after the last one all replicas are made equal.
+    fn step(&mut self, accumulate: u64, last: bool) -> Result<()> {
+        let step = self.worker.steps();
+        let lr = self.session.job.settings.schedule().at(step);
+        let (began, cpu) = (Instant::now(), ThreadTime::now());
+        self.grad.fill(0.0);
+        let mut loss = 0.0;
+        for part in 0..accumulate {
+            let weight = 1.0 / accumulate as f32;
+            loss += weight * self.learner.learn(&self.params, step * accumulate + part, weight, &mut self.grad);
+        }
+        let (compute, compute_cpu) = (began.elapsed().as_secs_f64(), cpu.elapsed().as_secs_f64());
+
+        let (before, cpu) = (self.worker.traffic(), ThreadTime::now());
+        self.worker.step(&mut self.params, &self.grad, lr)?;
+        if last {
+            self.worker.sync(&mut self.params)?;
+        }
+        let after = self.worker.traffic();
+        let (pack, total) = (cpu.elapsed().as_secs_f64(), began.elapsed().as_secs_f64());
+        let wire = after.seconds.wire - before.seconds.wire;
+        let bytes = after.bytes_sent - before.bytes_sent;
+        self.note.steps.push((loss, bytes, compute_cpu));
+        self.pending.push(Step {
+            step,
+            loss: f64::from(loss),
+            lr: f64::from(lr),
+            round: round(&before, &after).to_owned(),
+            bytes: bytes as f64,
+            bytes_total: 0.0,
+            // Whatever is not computing is waiting: for another worker, or for a core.
+            seconds: Phases { total, compute, pack, wire, wait: (total - compute - pack - wire).max(0.0) },
+            compute_cpu,
+        });
+        Ok(())
+    }
+
+    /// Tells the others and hears from them; true when somebody wants to stop.
+    fn exchange_notes(&mut self) -> Result<bool> {
+        self.note.stop = self.session.stop.load(Ordering::Relaxed);
+        if let Some(last) = self.pending.last() {
+            self.note.pace = ((PACE / last.seconds.total.max(1e-9)) as u64).clamp(1, 1000);
+        }
+        let notes = self.tell()?;
+        self.pace = notes[0].pace.max(1);
+        let workers = notes.len() as f64;
+        for (index, mut step) in std::mem::take(&mut self.pending).into_iter().enumerate() {
+            let mean = |part: fn(&(f32, u64, f64)) -> f64| {
+                notes.iter().filter_map(|note| note.steps.get(index)).map(part).sum::<f64>() / workers
+            };
+            step.loss = mean(|told| f64::from(told.0));
+            step.bytes = mean(|told| told.1 as f64);
+            step.compute_cpu = mean(|told| told.2);
+            if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
+                journal.step(step.clone())?;
+                screen.step(&step, &journal.totals);
+            }
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.flush()?;
+        }
+        Ok(notes.iter().any(|note| note.stop))
+    }
+
+    fn tell(&mut self) -> Result<Vec<Note>> {
+        let told = serde_json::to_vec(&std::mem::take(&mut self.note))?;
+        let notes = self.worker.gather(&told)?;
+        Ok(notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<_, _>>()?)
+    }
+
+    /// Everybody's score of `examples` held-out examples together. Between two syncs each worker scores its own view.
+    fn evaluate(&mut self, examples: usize) -> Result<Score> {
+        let part = self.learner.evaluate(&self.params, examples);
+        self.note.score = Some((part.loss, part.count, part.confusion));
+        let mut score = Score::default();
+        for note in self.tell()? {
+            if let Some((loss, count, confusion)) = note.score {
+                score.add(&Score { loss, count, confusion });
+            }
+        }
+        if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
+            screen.eval(score.mean_loss());
+            journal.eval(Eval {
+                step: self.worker.steps(),
+                val_loss: score.mean_loss(),
+                accuracy: score.accuracy(),
+                matthews: score.matthews(),
+            })?;
+            journal.flush()?;
+        }
+        Ok(score)
+    }
+
+    fn save(&mut self) -> Result<()> {
+        Ok(self.worker.save(&self.session.checkpoint(), &self.params)?)
+    }
+
+    fn end(self, score: Option<Score>, first: u64, units: usize, began: Instant) -> End {
+        if let Some(screen) = &self.screen {
+            screen.close();
+        }
+        let steps = self.worker.steps();
+        End {
+            params: self.params,
+            score,
+            totals: self.journal.map(|journal| journal.totals).unwrap_or_default(),
+            steps,
+            units_per_second: (steps - first) as f64 * units as f64 / began.elapsed().as_secs_f64().max(1e-9),
+        }
+    }
+}
+
+/// What the step averaged: a sync at the end of the run makes a skipped step a coarse one.
+fn round(before: &Traffic, after: &Traffic) -> &'static str {
+    match (before.rounds, after.rounds) {
+        (before, after) if after.exact > before.exact => "exact",
+        (before, after) if after.coarse > before.coarse => "coarse",
+        _ => "skipped",
+    }
+}

@@ -1,0 +1,306 @@
+//! Everything that makes a run: defaults, then the file of `--config`, then flags.
+//!
+//! The file's words are the flags', with `_` for `-`; the optimizer's own stand in a table `[optimizer]`:
+//!
+//! ```toml
+//! task = "gpt"
+//! steps = 3000
+//! lr = 4e-3
+//! [optimizer]
+//! name = "zero-one-adam"
+//! kappa = 8
+//! ```
+//!
+//! What a run writes beside its results as `config.toml` has every word filled in, and can be given to `--config` again.
+
+use crate::arguments::Common;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use thinwire::schedule::Decay;
+use thinwire::{Config, LearningRate, Name};
+use thinwire_models::Tensors;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskName {
+    #[default]
+    Gpt,
+    Bert,
+    Images,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    #[default]
+    Tiny,
+    Small,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenizerName {
+    #[default]
+    Bytes,
+    Gpt2,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    #[default]
+    Auto,
+    Threads,
+}
+
+/// The words of a file, and after [`Settings::resolve`] all that counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    pub task: TaskName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finetune: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finetune_eval: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
+    pub size: Size,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dim: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<usize>,
+    pub tokenizer: TokenizerName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer_files: Option<PathBuf>,
+
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    pub transport: Transport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulate: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay: Option<Decay>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_every: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_every: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_examples: Option<usize>,
+
+    pub optimizer: toml::Table,
+}
+
+impl Settings {
+    pub fn read(path: &Path) -> Result<Settings> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// The file of `--config`, if any, and the flags over it.
+    pub fn of(flags: &Common) -> Result<Settings> {
+        let mut settings = flags.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::read)?;
+        fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
+            let value = toml::Value::String(text.to_owned());
+            value.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("--{flag}: {}", error.message()))
+        }
+        if let Some(task) = &flags.task {
+            settings.task = word("task", task)?;
+        }
+        if let Some(size) = &flags.size {
+            settings.size = word("size", size)?;
+        }
+        if let Some(tokenizer) = &flags.tokenizer {
+            settings.tokenizer = word("tokenizer", tokenizer)?;
+        }
+        if let Some(transport) = &flags.transport {
+            settings.transport = word("transport", transport)?;
+        }
+        if let Some(decay) = &flags.decay {
+            settings.decay = Some(word("decay", decay)?);
+        }
+        macro_rules! take {
+            ($($field:ident),*) => {$( if flags.$field.is_some() { settings.$field = flags.$field.clone(); } )*};
+        }
+        take!(data, finetune, finetune_eval, from, layers, dim, heads, context, tokenizer_files, workers, steps, batch);
+        take!(
+            accumulate,
+            lr,
+            warmup,
+            floor,
+            clip,
+            weight_decay,
+            seed,
+            out,
+            checkpoint_every,
+            eval_every,
+            eval_examples
+        );
+        for pair in &flags.words {
+            let Some((key, value)) = pair.split_once('=') else {
+                bail!("--set {pair}: accepted: WORD=VALUE, such as kappa=4");
+            };
+            // A value that is no TOML by itself is a string: codec=sign needs no quotes.
+            let parsed = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
+            let value = parsed.and_then(|mut table| table.remove("value"));
+            let text = || toml::Value::String(pair[key.len() + 1..].to_owned());
+            settings.optimizer.insert(key.trim().to_owned(), value.unwrap_or_else(text));
+        }
+        Ok(settings)
+    }
+
+    /// The optimizer's name.
+    pub fn name(&self) -> Result<Name> {
+        match self.optimizer.get("name") {
+            None => Ok(Name::ZeroOneAdam),
+            Some(name) => Config::from_toml(&format!("name = {name}")).map(|config| config.name).context("optimizer"),
+        }
+    }
+
+    pub fn set_name(&mut self, name: &str) -> Result<()> {
+        self.optimizer.insert("name".to_owned(), toml::Value::String(name.to_owned()));
+        self.name().map(|_| ())
+    }
+
+    /// Fills in every word but those of the optimizer.
+    pub fn resolve(&mut self) -> Result<()> {
+        let images = self.task == TaskName::Images;
+        let sentences = self.finetune.is_some();
+        ensure!(!sentences || self.task == TaskName::Bert, "--finetune is for --task bert");
+        ensure!(self.finetune_eval.is_none() || sentences, "--finetune-eval needs --finetune");
+        for (given, flag) in [(self.heads.is_some(), "heads"), (self.context.is_some(), "context")] {
+            ensure!(!(images && given), "--{flag} is for --task gpt and bert");
+        }
+        let small = self.size == Size::Small;
+        if images {
+            self.layers.get_or_insert(1);
+            self.dim.get_or_insert(if small { 32 } else { 16 });
+        } else {
+            self.layers.get_or_insert(if small { 6 } else { 4 });
+            let dim = *self.dim.get_or_insert(if small { 384 } else { 128 });
+            self.heads.get_or_insert(if dim.is_multiple_of(64) && small { dim / 64 } else { 4 });
+            self.context.get_or_insert(if small { 128 } else { 64 });
+        }
+        let steps = *self.steps.get_or_insert(match (images, sentences) {
+            (true, _) => 600,
+            (_, true) => 300,
+            _ => 2000,
+        });
+        self.workers.get_or_insert(4);
+        self.batch.get_or_insert(if images || sentences { 16 } else { 4 });
+        self.accumulate.get_or_insert(1);
+        self.warmup.get_or_insert((steps / 10).max(1).min(steps.saturating_sub(1)));
+        self.decay.get_or_insert(Decay::Cosine);
+        self.weight_decay.get_or_insert(if images { 0.01 } else { 0.1 });
+        self.seed.get_or_insert(1);
+        self.checkpoint_every.get_or_insert(0);
+        self.eval_every.get_or_insert((steps / 10).max(1));
+        const ANY: u64 = i64::MAX as u64; // what TOML can hold
+        for (word, value, most) in [
+            ("layers", self.layers.unwrap_or(1) as u64, 1000),
+            ("dim", self.dim.unwrap_or(1) as u64, 1 << 16),
+            ("workers", self.workers.unwrap_or(1) as u64, 1024),
+            ("batch", self.batch.unwrap_or(1) as u64, 1 << 20),
+            ("accumulate", self.accumulate.unwrap_or(1), 1 << 20),
+            ("steps", steps, 1 << 40),
+            ("eval_every", self.eval_every.unwrap_or(1), ANY),
+            ("eval_examples", self.eval_examples.unwrap_or(1) as u64, ANY),
+        ] {
+            ensure!(value > 0, "{word} = 0: accepted: a whole number of at least 1");
+            ensure!(value <= most, "{word} = {value}: accepted: at most {most}");
+        }
+        // The engine and the networks check these too, under names of their own.
+        let dim = self.dim.unwrap_or(8);
+        ensure!(!images || dim.is_multiple_of(8), "dim = {dim}: accepted for images: a multiple of 8; 16 is usual");
+        let (warmup, decay) = (self.warmup.unwrap_or(0), self.decay.unwrap_or(Decay::Cosine));
+        let ends = warmup < steps || !matches!(decay, Decay::Cosine | Decay::Linear);
+        ensure!(ends, "warmup = {warmup}: accepted: fewer than the {steps} steps of the run");
+        let lr = self.lr.unwrap_or(0.0);
+        ensure!((lr as f32).is_finite() && lr >= 0.0, "lr = {lr}: accepted: a number of at least 0, such as 1e-3");
+        let floor = self.floor.unwrap_or(0.0);
+        ensure!((0.0..=1.0).contains(&floor), "floor = {floor}: accepted: a part of the peak, 0 to 1");
+        let decay = self.weight_decay.unwrap_or(0.0);
+        ensure!(decay.is_finite() && decay >= 0.0, "weight_decay = {decay}: accepted: a number of at least 0");
+        Ok(())
+    }
+
+    /// The learning rate's schedule. Everything must be resolved.
+    pub fn schedule(&self) -> LearningRate {
+        let (warmup, steps) = (self.warmup.expect("resolved"), self.steps.expect("resolved"));
+        LearningRate {
+            warmup,
+            decay: self.decay.expect("resolved"),
+            steps,
+            floor: self.floor.unwrap_or(0.0),
+            drop_every: ((steps - warmup.min(steps)) / 3).max(1), // `step`: two drops, at a third and at two thirds
+            ..LearningRate::constant(self.lr.expect("resolved"))
+        }
+    }
+
+    /// The engine's configuration, with a parameter group for each tensor: only matrices decay.
+    pub fn config(&self, tensors: &Tensors) -> Result<Config> {
+        let mut words = self.optimizer.clone();
+        for (word, instead) in [
+            ("learning_rate", "lr, warmup, decay and steps"),
+            ("groups", "weight_decay"),
+            ("weight_decay", "weight_decay outside of [optimizer]"),
+            ("clip", "clip outside of [optimizer]"),
+        ] {
+            ensure!(!words.contains_key(word), "optimizer.{word}: give {instead} instead; this follows from them");
+        }
+        words.insert("name".to_owned(), toml::Value::String(self.name()?.to_string()));
+        let mut config = Config::from_toml(&toml::to_string(&words)?).context("optimizer")?;
+        config.learning_rate = Some(self.schedule());
+        config.clip = self.clip;
+        let decay = self.weight_decay.expect("resolved");
+        config.groups = groups(tensors, decay);
+        Ok(config.resolved()?)
+    }
+
+    /// Keeps the optimizer's words as `config` has them resolved, but for those that follow from other settings.
+    pub fn keep(&mut self, config: &Config) -> Result<()> {
+        self.optimizer = toml::Table::try_from(config)?;
+        for word in ["learning_rate", "groups", "weight_decay", "clip"] {
+            self.optimizer.remove(word);
+        }
+        Ok(())
+    }
+}
+
+/// Neighbours with the same decay share a group.
+fn groups(tensors: &Tensors, decay: f64) -> Vec<thinwire::groups::Group> {
+    let mut groups: Vec<thinwire::groups::Group> = Vec::new();
+    for tensor in tensors.iter() {
+        let weight_decay = Some(if tensor.decays() { decay } else { 0.0 });
+        match groups.last_mut() {
+            Some(last) if last.weight_decay == weight_decay => last.length += tensor.range.len(),
+            _ => groups.push(thinwire::groups::Group { length: tensor.range.len(), lr_scale: 1.0, weight_decay }),
+        }
+    }
+    groups
+}

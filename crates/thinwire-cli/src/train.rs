@@ -1,0 +1,340 @@
+//! `thinwire train`: one run, from its settings to its summary.
+
+use crate::arguments::{Common, Train};
+use crate::failure::{Failure, Outcome};
+use crate::job::{BuiltIn, Job};
+use crate::record::{Projection, Summary, projected};
+use crate::report;
+use crate::screen::{bytes, count, duration, say};
+use crate::session::{End, Session};
+use crate::settings::{Settings, TaskName, Transport};
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use thinwire::{Checkpoint, Config, Name, Plan, threads};
+use thinwire_models::task::gpt::Gpt;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Links that times are projected to, in bits a second.
+pub const LINKS: [f64; 3] = [1e8, 1e9, 1e10];
+
+/// Tokens of the sample that a language model prints at the end.
+const SAMPLE: usize = 300;
+
+pub fn command(arguments: &Train) -> Outcome {
+    let flags = &arguments.common;
+    let (job, dir, initial) = match &arguments.resume {
+        Some(dir) => (resumed(arguments, dir).map_err(Failure::Usage)?, dir.clone(), None),
+        None => {
+            let mut settings = Settings::of(flags).map_err(Failure::Usage)?;
+            if let Some(name) = &arguments.optimizer {
+                settings.set_name(name).context("--optimizer").map_err(Failure::Usage)?;
+            }
+            let job = Job::new(settings).map_err(Failure::Usage)?;
+            let initial = job.initial().map_err(Failure::Usage)?;
+            let dir = folder(&job);
+            prepare(&job, std::slice::from_ref(&dir), flags.overwrite).map_err(Failure::Usage)?;
+            (job, dir, Some(initial))
+        }
+    };
+    let (summary, params) = run(&job, &dir, initial.as_deref(), flags)?;
+    let page = write_report(std::slice::from_ref(&dir), &dir)?;
+    if !flags.quiet {
+        let sample = match &job.task {
+            BuiltIn::Gpt(gpt) => Some(sample(gpt, &params, &job)),
+            _ => None,
+        };
+        conclude(&job, &summary, sample.as_deref(), &dir, &page).map_err(Failure::Run)?;
+    }
+    if flags.json {
+        print(&summary)?;
+    }
+    Ok(())
+}
+
+/// The job of a run that was interrupted: its own settings, and none of the flags'.
+fn resumed(arguments: &Train, dir: &Path) -> anyhow::Result<Job> {
+    let flags = &arguments.common;
+    let given = Settings::of(&Common { config: None, ..flags.clone() })?;
+    anyhow::ensure!(
+        given == Settings::default() && flags.config.is_none() && arguments.optimizer.is_none() && !flags.overwrite,
+        "--resume goes on with the settings of the run in {}; give none but --json and --quiet beside it",
+        dir.display()
+    );
+    let mut settings = Settings::read(&dir.join("config.toml"))
+        .with_context(|| format!("--resume {}: this is no folder of a run", dir.display()))?;
+    let checkpoint = Checkpoint::open(dir.join("checkpoint"))
+        .with_context(|| format!("--resume {}: the run has no checkpoint to go on from", dir.display()))?;
+    let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
+    anyhow::ensure!(done < steps, "--resume {}: the run is done, all {steps} steps of it", dir.display());
+    settings.from = None; // the checkpoint has it
+    Job::new(settings)
+}
+
+/// Where a run leaves its results, if nobody says.
+fn folder(job: &Job) -> PathBuf {
+    let task = task_name(&job.settings);
+    let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" }; // beside the run that it is made from
+    let named = || PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name));
+    job.settings.out.clone().unwrap_or_else(named)
+}
+
+pub fn task_name(settings: &Settings) -> &'static str {
+    match settings.task {
+        TaskName::Gpt => "gpt",
+        TaskName::Bert => "bert",
+        TaskName::Images => "images",
+    }
+}
+
+/// Makes the folders. A finished run in one is replaced; an unfinished one only by `overwrite`: somebody may want to go on.
+/// All of them are looked at before the first is emptied.
+pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool) -> anyhow::Result<()> {
+    dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite))?;
+    dirs.iter().try_for_each(|dir| empty(dir))
+}
+
+fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
+    if let Some(from) = &job.settings.from {
+        let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+        anyhow::ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
+    }
+    let unfinished = dir.join("checkpoint").exists() && !dir.join("summary.json").exists();
+    if unfinished && !overwrite {
+        let shown = dir.display();
+        return Err(anyhow!(
+            "{shown} holds a run that was interrupted. Go on with it by `thinwire train --resume {shown}`, take another \
+             folder by --out, or start over by --overwrite"
+        ));
+    }
+    Ok(())
+}
+
+/// A folder without a run.
+fn empty(dir: &Path) -> anyhow::Result<()> {
+    for old in ["checkpoint", "plots"] {
+        let old = dir.join(old);
+        if old.exists() {
+            std::fs::remove_dir_all(&old).with_context(|| old.display().to_string())?;
+        }
+    }
+    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS] {
+        let old = dir.join(old);
+        if old.exists() {
+            std::fs::remove_file(&old).with_context(|| old.display().to_string())?;
+        }
+    }
+    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())
+}
+
+/// Set by Ctrl-C, or by SIGTERM.
+pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stop);
+    let handled = ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(130); // asked twice: do not wait for the step
+        }
+        say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)");
+    });
+    if let Err(error) = handled {
+        say!("warning: Ctrl-C will stop the run without a checkpoint ({error})");
+    }
+    stop
+});
+
+/// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
+/// checkpoint there.
+pub fn run(job: &Job, dir: &Path, initial: Option<&[f32]>, flags: &Common) -> Outcome<(Summary, Vec<f32>)> {
+    let workers = job.settings.workers.expect("resolved");
+    let resume = initial.is_none();
+    let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
+    if !resume {
+        // Without `out`: who gives this file to --config wants another run, not this one replaced.
+        let text = toml::to_string(&Settings { out: None, ..job.settings.clone() }).map_err(Failure::run)?;
+        std::fs::write(dir.join("config.toml"), text).map_err(Failure::run)?;
+    }
+    if !flags.quiet {
+        announce(job, initial.len(), dir, resume);
+    }
+    let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet: flags.quiet };
+    let ends = threads::run(workers, |group| session.run(Box::new(group)));
+    let mut ends = collect(ends).map_err(Failure::Run)?;
+    let end = ends.swap_remove(0);
+    let Some(score) = &end.score else {
+        return Err(Failure::Interrupted(format!(
+            "interrupted after {} of {} steps; the checkpoint is in {}\ngo on, bit for bit:  thinwire train --resume {}",
+            end.steps,
+            job.settings.steps.expect("resolved"),
+            dir.join("checkpoint").display(),
+            dir.display(),
+        )));
+    };
+    let summary = summary(job, &end, score);
+    let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
+    std::fs::write(dir.join("summary.json"), text + "\n").map_err(Failure::run)?;
+    Ok((summary, end.params))
+}
+
+/// All ends, or the error that came first: the other workers only heard of it.
+fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
+    let heard = |error: &anyhow::Error| {
+        matches!(error.downcast_ref(), Some(thinwire::Error::Aborted { .. } | thinwire::Error::Gone { .. }))
+    };
+    let (done, mut failed): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_ok);
+    failed.sort_by_key(|end| end.as_ref().err().is_some_and(heard));
+    match failed.into_iter().next() {
+        Some(Err(error)) => Err(error),
+        _ => done.into_iter().collect(),
+    }
+}
+
+fn announce(job: &Job, params: usize, dir: &Path, resume: bool) {
+    let settings = &job.settings;
+    let from = if job.recommended { "recommended for this task" } else { "as given" };
+    let again = if resume { "going on: " } else { "" };
+    say!(
+        "{again}{} of {} parameters, {} workers on threads, {} steps, {} at learning rate {} ({}) → {}",
+        task_name(settings),
+        count(params as f64),
+        settings.workers.expect("resolved"),
+        settings.steps.expect("resolved"),
+        shown_name(job.config.name),
+        settings.lr.expect("resolved"),
+        if resume { "the run's" } else { from },
+        dir.display(),
+    );
+}
+
+pub fn shown_name(name: Name) -> &'static str {
+    match name {
+        Name::Adam => "Adam",
+        Name::OneBitAdam => "1-bit Adam",
+        Name::ZeroOneAdam => "0/1 Adam",
+        Name::EfficientAdam => "Efficient-Adam",
+    }
+}
+
+fn summary(job: &Job, end: &End, score: &thinwire_models::Score) -> Summary {
+    let (settings, totals) = (&job.settings, &end.totals);
+    let (workers, params) = (settings.workers.expect("resolved"), end.params.len());
+    let rounds = totals.rounds;
+    let project = |bandwidth| Projection {
+        bandwidth,
+        seconds: projected(
+            totals.compute_cpu,
+            totals.seconds.pack,
+            totals.bytes,
+            rounds.exact + rounds.coarse,
+            bandwidth,
+        ),
+    };
+    // A mean goes up and down, but for a worker's own part: 2·(n−1)/n times the bits that stand for a parameter.
+    let ways = 2.0 * (workers as f64 - 1.0) / workers as f64;
+    let per_step = totals.bytes * 8.0 / (params as f64 * totals.steps.max(1) as f64);
+    Summary {
+        optimizer: job.config.name.to_string(),
+        task: task_name(settings).to_owned(),
+        transport: match settings.transport {
+            Transport::Auto | Transport::Threads => "threads",
+        }
+        .to_owned(),
+        workers,
+        steps: end.steps,
+        params,
+        seed: settings.seed.expect("resolved"),
+        lr: settings.lr.expect("resolved"),
+        train_loss: totals.train_loss(),
+        val_loss: score.mean_loss(),
+        accuracy: score.accuracy(),
+        matthews: score.matthews(),
+        digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(&end.params))),
+        bytes_sent_per_worker: totals.bytes.round() as u64,
+        bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
+        rounds,
+        seconds: totals.seconds,
+        compute_cpu: totals.compute_cpu,
+        unit: job.task.get().unit().to_owned(),
+        units_per_second: end.units_per_second,
+        projected: LINKS.map(project).to_vec(),
+    }
+}
+
+fn sample(gpt: &Gpt, params: &[f32], job: &Job) -> String {
+    gpt.sample(params, "\n", SAMPLE, 0.8, job.settings.seed.expect("resolved"))
+}
+
+/// Writes the report of `dirs` into `dir`.
+pub fn write_report(dirs: &[PathBuf], dir: &Path) -> Outcome<PathBuf> {
+    let page = dir.join("report.html");
+    let runs = report::find(dirs).map_err(Failure::Run)?;
+    report::write(&runs, &page, 1e9).map_err(Failure::Run)?;
+    Ok(page)
+}
+
+/// The result, on standard output.
+pub fn print(result: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(result).map_err(Failure::run)?;
+    writeln!(std::io::stdout(), "{text}").context("standard output").map_err(Failure::Run)
+}
+
+/// What the run came to, for people.
+fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page: &Path) -> anyhow::Result<()> {
+    if let Some(sample) = sample {
+        say!("\na sample of what it learned to write:\n");
+        for line in sample.trim().lines() {
+            // A network that knows little writes any byte, also those that move the cursor or ring the bell.
+            say!("    {}", line.replace(char::is_control, "\u{fffd}"));
+        }
+        say!("");
+    }
+    let accuracy = summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %", 100.0 * part));
+    let matthews = summary.matthews.map_or(String::new(), |value| format!(", Matthews correlation {value:.3}"));
+    say!("loss      {:.4} in training, {:.4} held out{accuracy}{matthews}", summary.train_loss, summary.val_loss);
+    let sent = summary.bytes_sent_per_worker as f64;
+    let adam = Plan::new(&Config::new(Name::Adam), summary.params, summary.workers, summary.steps)?;
+    let against = adam.bytes_sent(0) as f64;
+    let less = if sent > 0.0 && job.config.name != Name::Adam {
+        format!("; Adam would have sent {}: {:.1} times as much", bytes(against), against / sent)
+    } else {
+        String::new()
+    };
+    say!("sent      {} by each worker{less}", bytes(sent));
+    let rounds = summary.rounds;
+    say!(
+        "rounds    {} exact, {} coarse, {} skipped; {:.2} bits a parameter a step (Adam: 32)",
+        rounds.exact,
+        rounds.coarse,
+        rounds.skipped,
+        summary.bits_per_param_per_step
+    );
+    let seconds = summary.seconds;
+    say!(
+        "time      {}: compute {:.1} s, pack {:.1} s, wire {:.1} s, wait {:.1} s; {} {}/s",
+        duration(seconds.total),
+        seconds.compute,
+        seconds.pack,
+        seconds.wire,
+        seconds.wait,
+        count(summary.units_per_second),
+        summary.unit,
+    );
+    if summary.workers > 1 {
+        let times = summary.projected.iter().map(|to| format!("{} on {}", duration(to.seconds), link(to.bandwidth)));
+        say!("projected {}", times.collect::<Vec<_>>().join(", "));
+        say!(
+            "          (a machine and a link for each worker: its bytes and rounds, its measured compute and packing)"
+        );
+    }
+    say!("digest    {}", summary.digest);
+    say!("results   {} · report {}", dir.display(), page.display());
+    Ok(())
+}
+
+/// 100 Mb/s, 1 Gb/s.
+pub fn link(bandwidth: f64) -> String {
+    if bandwidth >= 1e9 { format!("{} Gb/s", bandwidth / 1e9) } else { format!("{} Mb/s", bandwidth / 1e6) }
+}

@@ -1,0 +1,52 @@
+//! `compare`: one job, several optimizers, everything else the same.
+
+use crate::helper::{NETWORK, OPTIMIZERS, Place, text};
+
+#[test]
+fn all_optimizers_start_alike_and_stand_side_by_side() {
+    let place = Place::new();
+    let ran = place.thinwire(&format!("compare {NETWORK} --steps 20 --workers 2 --out all --json")).succeeds();
+    for word in ["Adam", "1-bit Adam", "0/1 Adam", "Efficient-Adam", "held-out loss", "bytes sent", "all/report.html"] {
+        assert!(ran.stderr.contains(word), "no {word} in\n{}", ran.stderr);
+    }
+    let runs = ran.json()["runs"].as_array().expect("a list").clone();
+    assert_eq!(runs.iter().map(|run| text(&run["optimizer"])).collect::<Vec<_>>(), OPTIMIZERS);
+    let page = place.read("all/report.html");
+    let first = OPTIMIZERS.map(|optimizer| place.step_metrics(&format!("all/{optimizer}"))[0]["loss"].clone());
+    for (optimizer, (run, loss)) in OPTIMIZERS.iter().zip(runs.iter().zip(&first)) {
+        assert_eq!(loss, &first[0], "{optimizer}: other weights or other data");
+        let summary: serde_json::Value =
+            serde_json::from_str(&place.read(format!("all/{optimizer}/summary.json"))).unwrap();
+        assert_eq!(run, &summary, "{optimizer}");
+        let name = if *optimizer == "adam" { "Adam" } else { optimizer };
+        assert!(page.contains(name), "{optimizer} is not in the report");
+    }
+    let alone = format!("train {NETWORK} --steps 20 --workers 2 --optimizer one-bit-adam --out alone --json --quiet");
+    assert_eq!(place.thinwire(&alone).json()["digest"], runs[1]["digest"], "alone it is the same run");
+}
+
+#[test]
+fn optimizers_are_looked_at_before_the_first_runs() {
+    let place = Place::new();
+    for (flags, words) in [
+        ("--optimizers adam,sgd", ["--optimizers", "`efficient-adam`"]),
+        ("--optimizers adam,adam", ["--optimizers", "twice"]),
+        ("--optimizers zero-one-adam,adam --set kappa=4", ["kappa = 4", "adam"]),
+        ("--optimizer adam", ["--optimizer", "--optimizers"]),
+        ("--set name=adam", ["names an optimizer", "--optimizers"]),
+    ] {
+        place.thinwire(&format!("compare {NETWORK} --steps 5 {flags} --out all")).is_refused(&words);
+        assert!(!place.path("all").exists(), "{flags}");
+    }
+}
+
+#[test]
+fn an_interrupted_run_below_stops_it_before_anything_is_lost() {
+    let place = Place::new();
+    let line = format!("compare {NETWORK} --steps 5 --optimizers adam,zero-one-adam --out all --quiet");
+    place.thinwire(&line).succeeds();
+    std::fs::remove_file(place.path("all/zero-one-adam/summary.json")).unwrap(); // as if it had been interrupted
+    place.thinwire(&line).is_refused(&["all/zero-one-adam", "--overwrite"]);
+    assert!(place.path("all/adam/summary.json").is_file());
+    place.thinwire(&format!("{line} --overwrite")).succeeds();
+}

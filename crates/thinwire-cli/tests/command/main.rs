@@ -1,0 +1,10 @@
+//! The command as people use it: the real binary, in folders of its own, judged by what it prints and leaves behind.
+
+mod helper;
+mod bad_input;
+mod compare;
+mod config;
+mod finetune;
+mod report;
+mod stop;
+mod train;

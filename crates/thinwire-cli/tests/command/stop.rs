@@ -1,0 +1,101 @@
+//! Runs that were stopped in the middle go on as if nothing had been, bit for bit.
+
+use crate::helper::{NETWORK, Place, Ran};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Long enough to be met in the middle: seconds, and it looks up every 20 steps.
+const LONG: &str = "--steps 2000 --eval-every 20 --workers 2";
+
+/// Waits until the run has written its first steps, so that there is something to go on from.
+fn in_the_middle(place: &Place, child: &mut Child, sign: &str) {
+    while std::fs::metadata(place.path(sign)).map_or(0, |file| file.len()) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had begun");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Line by line, so that a failure shows the first that differs.
+fn same_metrics(place: &Place) {
+    let (parts, whole) = (place.timeless_metrics("parts"), place.timeless_metrics("whole"));
+    for (part, whole) in parts.iter().zip(&whole) {
+        assert_eq!(part, whole);
+    }
+    assert_eq!(parts.len(), whole.len());
+}
+
+fn interrupts_and_goes_on(optimizer: &str) {
+    let place = Place::new();
+    let line = format!("train {NETWORK} {LONG} --optimizer {optimizer} --json --out");
+    let whole = place.thinwire(&format!("{line} whole")).json();
+
+    let mut child = place.start(&format!("{line} parts"));
+    in_the_middle(&place, &mut child, "parts/metrics.jsonl");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ran = Ran::of(&line, child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("thinwire train --resume parts"), "{}", ran.stderr);
+    let before = place.step_metrics("parts").len();
+    assert!((1..2000).contains(&before), "{before} steps");
+    assert!(!place.path("parts/summary.json").exists());
+
+    place.thinwire(&format!("{line} parts")).is_refused(&["parts", "thinwire train --resume parts", "--overwrite"]);
+    let resumed = place.thinwire("train --resume parts --json").json();
+    assert_eq!(resumed["digest"], whole["digest"]);
+    for field in ["train_loss", "val_loss", "rounds", "bytes_sent_per_worker", "steps"] {
+        assert_eq!(resumed[field], whole[field], "{field}");
+    }
+    same_metrics(&place);
+}
+
+#[test]
+fn an_interrupted_zero_one_adam_goes_on() {
+    interrupts_and_goes_on("zero-one-adam");
+}
+
+#[test]
+fn an_interrupted_efficient_adam_goes_on() {
+    interrupts_and_goes_on("efficient-adam");
+}
+
+#[test]
+fn a_killed_run_goes_on_from_its_last_checkpoint() {
+    let place = Place::new();
+    let line =
+        format!("train {NETWORK} --steps 400 --workers 2 --eval-every 50 --checkpoint-every 5 --quiet --json --out");
+    let whole = place.thinwire(&format!("{line} whole")).json();
+
+    let mut child = place.start(&format!("{line} parts"));
+    in_the_middle(&place, &mut child, "parts/checkpoint/manifest.json");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!place.path("parts/summary.json").exists(), "it was to be killed in the middle");
+    // Killed while it wrote a line.
+    let torn = place.read("parts/metrics.jsonl") + r#"{"kind":"step","st"#;
+    place.write("parts/metrics.jsonl", torn);
+
+    let resumed = place.thinwire("train --resume parts --json --quiet").json();
+    assert_eq!(resumed["digest"], whole["digest"]);
+    same_metrics(&place);
+}
+
+#[test]
+fn what_cannot_go_on_is_refused() {
+    let place = Place::new();
+    place.train("--out done");
+    let before = place.read("done/metrics.jsonl");
+    place.thinwire("train --resume done").is_refused(&["done", "all 30 steps"]);
+    for flags in
+        ["--steps 60", "--optimizer adam", "--set kappa=4", "--out other", "--overwrite", "--config done/config.toml"]
+    {
+        place.thinwire(&format!("train --resume done {flags}")).is_refused(&["--resume", "done"]);
+    }
+    place.thinwire("train --resume missing").is_refused(&["missing", "no folder of a run"]);
+    std::fs::create_dir(place.path("empty")).unwrap();
+    place.thinwire("train --resume empty").is_refused(&["empty", "no folder of a run"]);
+    std::fs::create_dir(place.path("unsaved")).unwrap();
+    std::fs::copy(place.path("done/config.toml"), place.path("unsaved/config.toml")).unwrap();
+    place.thinwire("train --resume unsaved").is_refused(&["unsaved", "no checkpoint"]);
+    assert_eq!(place.read("done/metrics.jsonl"), before, "the finished run is as it was");
+}

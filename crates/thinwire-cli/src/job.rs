@@ -103,7 +103,7 @@ impl Job {
 
 /// The parameters in the checkpoint of a run's folder.
 fn trained_parameters(dir: &Path) -> Result<Vec<f32>> {
-    let checkpoint = Checkpoint::open(&dir.join("checkpoint")).with_context(|| format!("--from {}", dir.display()))?;
+    let checkpoint = Checkpoint::open(dir.join("checkpoint")).with_context(|| format!("--from {}", dir.display()))?;
     Ok(checkpoint.parameters()?)
 }
 

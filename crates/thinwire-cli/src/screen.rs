@@ -126,8 +126,8 @@ fn scaled(number: f64, units: &[&str]) -> [String; 2] {
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
-        0..60 => format!("{seconds:.1} s"),
-        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ if seconds < 59.95 => format!("{seconds:.1} s"), // what {:.1} does not round up to 60.0
+        0..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
 }

@@ -12,7 +12,7 @@ fn refused(place: &Place, flags: &str, words: &[&str]) {
             line += &format!(" {} {}", pair[0], pair[1]);
         }
     }
-    place.thinwire(&format!("{line} {flags}")).is_refused(words);
+    place.thinwire(&format!("{line} {flags}")).refused(words);
     assert!(!place.path("run").exists(), "{flags}: a folder was left");
 }
 
@@ -108,7 +108,7 @@ fn a_place_that_cannot_be_written() {
     let place = Place::new();
     place.write("file", "not a folder");
     for out in ["file", "file/run"] {
-        place.thinwire(&format!("train {NETWORK} --steps 3 --out {out}")).is_refused(&[out]);
+        place.thinwire(&format!("train {NETWORK} --steps 3 --out {out}")).refused(&[out]);
     }
     assert_eq!(place.read("file"), "not a folder");
 }
@@ -120,7 +120,7 @@ fn a_mistake_costs_no_finished_run() {
     let summary = place.read("run/summary.json");
     for flags in ["--from missing", "--from run", "--from run --dim 32", "--heads 3", "--data missing.txt"] {
         let network = NETWORK.replace(if flags.contains("dim") { "--dim 16" } else { "--heads 2" }, "");
-        place.thinwire(&format!("train {network} --steps 30 {flags} --out run")).is_refused(&[]);
+        place.thinwire(&format!("train {network} --steps 30 {flags} --out run")).refused(&[]);
         assert_eq!(place.read("run/summary.json"), summary, "{flags}");
         assert!(place.path("run/checkpoint/manifest.json").is_file(), "{flags}");
     }

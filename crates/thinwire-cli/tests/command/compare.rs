@@ -35,7 +35,7 @@ fn optimizers_are_looked_at_before_the_first_runs() {
         ("--optimizer adam", ["--optimizer", "--optimizers"]),
         ("--set name=adam", ["names an optimizer", "--optimizers"]),
     ] {
-        place.thinwire(&format!("compare {NETWORK} --steps 5 {flags} --out all")).is_refused(&words);
+        place.thinwire(&format!("compare {NETWORK} --steps 5 {flags} --out all")).refused(&words);
         assert!(!place.path("all").exists(), "{flags}");
     }
 }
@@ -46,7 +46,7 @@ fn an_interrupted_run_below_stops_it_before_anything_is_lost() {
     let line = format!("compare {NETWORK} --steps 5 --optimizers adam,zero-one-adam --out all --quiet");
     place.thinwire(&line).succeeds();
     std::fs::remove_file(place.path("all/zero-one-adam/summary.json")).unwrap(); // as if it had been interrupted
-    place.thinwire(&line).is_refused(&["all/zero-one-adam", "--overwrite"]);
+    place.thinwire(&line).refused(&["all/zero-one-adam", "--overwrite"]);
     assert!(place.path("all/adam/summary.json").is_file());
     place.thinwire(&format!("{line} --overwrite")).succeeds();
 }

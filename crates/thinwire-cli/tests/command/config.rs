@@ -62,8 +62,8 @@ fn a_bad_file_is_refused_by_its_word() {
         ("[optimizer]\nname = \"adam\"\nkappa = 4", ["kappa = 4", "zero-one-adam"]),
     ] {
         place.write("bad.toml", file);
-        place.thinwire("train --config bad.toml --out run").is_refused(&words);
+        place.thinwire("train --config bad.toml --out run").refused(&words);
         assert!(!place.path("run").exists(), "{file}");
     }
-    place.thinwire("train --config missing.toml").is_refused(&["missing.toml"]);
+    place.thinwire("train --config missing.toml").refused(&["missing.toml"]);
 }

@@ -110,7 +110,7 @@ impl Ran {
 
     /// Bad usage or input: exit code 2 and one message, which holds all of `words`.
     #[track_caller]
-    pub fn is_refused(self, words: &[&str]) {
+    pub fn refused(self, words: &[&str]) {
         let Ran { line, code, stdout, stderr } = self;
         assert_eq!(code, Some(2), "thinwire {line}\n{stderr}");
         assert_eq!(stdout, "", "thinwire {line}");

@@ -24,9 +24,9 @@ fn folders_that_are_no_runs() {
     place.train("--workers 1 --out run");
     std::fs::create_dir(place.path("empty")).unwrap();
     place.write("file", "");
-    place.thinwire("report run missing").is_refused(&["missing"]);
-    place.thinwire("report empty").is_refused(&["empty", "metrics.jsonl"]);
-    place.thinwire("report file").is_refused(&["file"]);
-    place.thinwire("report").is_refused(&["<DIR>"]);
-    place.thinwire("report run --bandwidth fast").is_refused(&["--bandwidth", "100mbit"]);
+    place.thinwire("report run missing").refused(&["missing"]);
+    place.thinwire("report empty").refused(&["empty", "metrics.jsonl"]);
+    place.thinwire("report file").refused(&["file"]);
+    place.thinwire("report").refused(&["<DIR>"]);
+    place.thinwire("report run --bandwidth fast").refused(&["--bandwidth", "100mbit"]);
 }

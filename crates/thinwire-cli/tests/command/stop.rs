@@ -40,7 +40,7 @@ fn interrupts_and_goes_on(optimizer: &str) {
     assert!((1..2000).contains(&before), "{before} steps");
     assert!(!place.path("parts/summary.json").exists());
 
-    place.thinwire(&format!("{line} parts")).is_refused(&["parts", "thinwire train --resume parts", "--overwrite"]);
+    place.thinwire(&format!("{line} parts")).refused(&["parts", "thinwire train --resume parts", "--overwrite"]);
     let resumed = place.thinwire("train --resume parts --json").json();
     assert_eq!(resumed["digest"], whole["digest"]);
     for field in ["train_loss", "val_loss", "rounds", "bytes_sent_per_worker", "steps"] {
@@ -81,21 +81,21 @@ fn a_killed_run_goes_on_from_its_last_checkpoint() {
 }
 
 #[test]
-fn what_cannot_go_on_is_refused() {
+fn what_cannot_go_on_refused() {
     let place = Place::new();
     place.train("--out done");
     let before = place.read("done/metrics.jsonl");
-    place.thinwire("train --resume done").is_refused(&["done", "all 30 steps"]);
+    place.thinwire("train --resume done").refused(&["done", "all 30 steps"]);
     for flags in
         ["--steps 60", "--optimizer adam", "--set kappa=4", "--out other", "--overwrite", "--config done/config.toml"]
     {
-        place.thinwire(&format!("train --resume done {flags}")).is_refused(&["--resume", "done"]);
+        place.thinwire(&format!("train --resume done {flags}")).refused(&["--resume", "done"]);
     }
-    place.thinwire("train --resume missing").is_refused(&["missing", "no folder of a run"]);
+    place.thinwire("train --resume missing").refused(&["missing", "no folder of a run"]);
     std::fs::create_dir(place.path("empty")).unwrap();
-    place.thinwire("train --resume empty").is_refused(&["empty", "no folder of a run"]);
+    place.thinwire("train --resume empty").refused(&["empty", "no folder of a run"]);
     std::fs::create_dir(place.path("unsaved")).unwrap();
     std::fs::copy(place.path("done/config.toml"), place.path("unsaved/config.toml")).unwrap();
-    place.thinwire("train --resume unsaved").is_refused(&["unsaved", "no checkpoint"]);
+    place.thinwire("train --resume unsaved").refused(&["unsaved", "no checkpoint"]);
     assert_eq!(place.read("done/metrics.jsonl"), before, "the finished run is as it was");
 }

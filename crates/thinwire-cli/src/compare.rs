@@ -69,7 +69,7 @@ fn names(optimizers: &[String]) -> anyhow::Result<Vec<Name>> {
 /// One column an optimizer: rows of few words each, so that four fit a terminal.
 fn table(names: &[Name], runs: &[Summary]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(std::iter::once("").chain(names.iter().map(|name| shown_name(*name))));
     let mut row = |title: &str, cell: &dyn Fn(&Summary) -> String| {
         table.add_row(std::iter::once(title.to_owned()).chain(runs.iter().map(cell)).collect::<Vec<_>>());

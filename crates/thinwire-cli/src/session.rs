@@ -135,8 +135,8 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        state.save()?; // before the evaluation, which may take long: nothing of the training is lost with it
         let score = state.evaluate(settings.eval_examples.unwrap_or(usize::MAX))?;
-        state.save()?;
         Ok(state.end(Some(score), first, units, began))
     }
 

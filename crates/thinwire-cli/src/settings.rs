@@ -196,6 +196,17 @@ impl Settings {
         for (given, flag) in [(self.heads.is_some(), "heads"), (self.context.is_some(), "context")] {
             ensure!(!(images && given), "--{flag} is for --task gpt and bert");
         }
+        // A run may be resumed, or its settings used again, from another folder.
+        let paths = [
+            &mut self.data,
+            &mut self.finetune,
+            &mut self.finetune_eval,
+            &mut self.from,
+            &mut self.tokenizer_files,
+        ];
+        for path in paths.into_iter().flatten() {
+            *path = std::path::absolute(&*path)?;
+        }
         let small = self.size == Size::Small;
         if images {
             self.layers.get_or_insert(1);

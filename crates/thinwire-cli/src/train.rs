@@ -69,7 +69,8 @@ fn resumed(arguments: &Train, dir: &Path) -> anyhow::Result<Job> {
     let checkpoint = Checkpoint::open(dir.join("checkpoint"))
         .with_context(|| format!("--resume {}: the run has no checkpoint to go on from", dir.display()))?;
     let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
-    anyhow::ensure!(done < steps, "--resume {}: the run is done, all {steps} steps of it", dir.display());
+    let finished = done >= steps && dir.join("summary.json").exists();
+    anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
     settings.from = None; // the checkpoint has it
     Job::new(settings)
 }

@@ -3,7 +3,7 @@
 //! Every function takes the slices of one tile of the flat vector and the scalars of one parameter group, [`Scalars`].
 
 // One argument a vector: that is how the compiler knows that they do not overlap.
-#![allow(clippy::too_many_arguments, clippy::manual_memcpy)]
+#![allow(clippy::too_many_arguments, clippy::manual_memcpy, clippy::needless_range_loop)]
 
 use super::{for_each_line, multiversion};
 

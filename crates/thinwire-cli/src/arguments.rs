@@ -128,7 +128,7 @@ pub struct Common {
     /// What cosine and linear end at, as a part of the peak [default: 0]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub floor: Option<f64>,
-    /// Longest gradient by its norm: of the mean in exact steps, of a worker's own in all others [default: no limit]
+    /// Longest gradient by its norm: of the mean in exact steps, of a worker's own in all others [default: 1 for text, no limit else]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub clip: Option<f64>,
     /// Weight decay of matrices and kernels, not of biases and gains [default: 0.1 for text, 0.01 for images]

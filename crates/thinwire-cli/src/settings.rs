@@ -197,13 +197,8 @@ impl Settings {
             ensure!(!(images && given), "--{flag} is for --task gpt and bert");
         }
         // A run may be resumed, or its settings used again, from another folder.
-        let paths = [
-            &mut self.data,
-            &mut self.finetune,
-            &mut self.finetune_eval,
-            &mut self.from,
-            &mut self.tokenizer_files,
-        ];
+        let paths =
+            [&mut self.data, &mut self.finetune, &mut self.finetune_eval, &mut self.from, &mut self.tokenizer_files];
         for path in paths.into_iter().flatten() {
             *path = std::path::absolute(&*path)?;
         }
@@ -227,6 +222,9 @@ impl Settings {
         self.accumulate.get_or_insert(1);
         self.warmup.get_or_insert((steps / 10).max(1).min(steps.saturating_sub(1)));
         self.decay.get_or_insert(Decay::Cosine);
+        if !images && !sentences {
+            self.clip.get_or_insert(1.0);
+        }
         self.weight_decay.get_or_insert(if images { 0.01 } else { 0.1 });
         self.seed.get_or_insert(1);
         self.checkpoint_every.get_or_insert(0);

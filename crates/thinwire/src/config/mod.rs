@@ -67,7 +67,7 @@ pub struct Config {
     /// From the owners to the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec_down: Option<CodecName>,
-    /// Both ways of an exact mean: `f32`, or `bf16` for half the bytes. Default `f32`.
+    /// Both ways of an exact mean: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_codec: Option<CodecName>,
     /// Values to a scale, 1 to 4096. Default 512.
@@ -87,8 +87,8 @@ pub struct Config {
     /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kappa: Option<u64>,
-    /// 0/1 Adam: the first step that no longer updates the variance. Default: the end of the learning rate's warm-up, or `never`
-    /// without one.
+    /// 0/1 Adam: the first step that no longer updates the variance. Default: three times the learning rate's warm-up, or
+    /// `never` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<Freeze>,
     /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa` and `freeze`.

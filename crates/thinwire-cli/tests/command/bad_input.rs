@@ -35,7 +35,7 @@ fn data_that_is_none() {
         ("--task images --data missing", ["missing", "no such file"]),
         ("--task bert --finetune missing.tsv", ["missing.tsv", "no such file"]),
         ("--task bert --finetune text.txt", ["text.txt", "columns"]),
-        ("--from missing", ["--from missing", "checkpoint"]),
+        ("--from missing", ["missing", "checkpoint"]),
     ] {
         refused(&place, flags, &words);
     }

@@ -46,7 +46,7 @@ fn recommended_lr(task: TaskName, sentences: bool, name: Name) -> f64 {
         (TaskName::Bert, _) if sentences => 3e-4,
         (TaskName::Gpt | TaskName::Bert, Name::Adam) => 4e-3,
         (TaskName::Gpt | TaskName::Bert, Name::OneBitAdam) => 8e-3,
-        (TaskName::Gpt | TaskName::Bert, Name::ZeroOneAdam) => 8e-3,
+        (TaskName::Gpt | TaskName::Bert, Name::ZeroOneAdam) => 6e-3,
         (TaskName::Gpt | TaskName::Bert, Name::EfficientAdam) => 8e-3,
         (TaskName::Images, Name::Adam) => 4e-3,
         (TaskName::Images, Name::OneBitAdam) => 4e-3,

@@ -46,6 +46,7 @@ topology = 'central'
 non_finite = 'skip'
 warmup = 'auto'
 kappa = 4
+variance_gap = 3
 freeze = 'never'
 variance_steps = [0, 3]
 sync = 'follow-lr'
@@ -83,6 +84,7 @@ fn all_words() -> Config {
         non_finite: Some(NonFinite::Skip),
         warmup: Some(Warmup::Auto),
         kappa: Some(4),
+        variance_gap: Some(3),
         freeze: Some(Freeze::Never),
         variance_steps: Some(vec![0, 3]),
         sync: Some(Sync::FollowLr),
@@ -173,14 +175,14 @@ fn defaults_are_written_out() {
         (
             "name = 'zero-one-adam'",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 16; freeze = \"never\"; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = \"never\"; \
                  sync = \"every\"; sync_start = 0; sync_every = 1"
             ),
         ),
         (
             "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70}",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 16; freeze = 210; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = 210; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),
@@ -208,7 +210,7 @@ fn presets_are_written_out() {
             "paper",
             "zero-one-adam",
             format!(
-                "{adam}; {signs_and_bf16}; kappa = 16; freeze = 70; \
+                "{adam}; {signs_and_bf16}; kappa = 16; variance_gap = 1; freeze = 70; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),
@@ -223,7 +225,7 @@ fn presets_are_written_out() {
             "deepspeed",
             "zero-one-adam",
             format!(
-                "{adam}; {signs_and_bf16}; kappa = 16; freeze = 100000; \
+                "{adam}; {signs_and_bf16}; kappa = 16; variance_gap = 1; freeze = 100000; \
                  sync = \"doubling\"; sync_start = 100000; sync_every = 32678; sync_longest = 16"
             ),
         ),
@@ -254,8 +256,8 @@ fn the_papers_schedule_needs_a_learning_rate() {
 #[test]
 fn deepspeeds_names_are_translated() {
     for (theirs, ours) in [
-        ("var_freeze_step = 70", "freeze = 70; sync_start = 70"),
-        ("var_freeze_step = 70; sync_start = 90", "freeze = 70; sync_start = 90"),
+        ("var_freeze_step = 70", "kappa = 16; freeze = 70; sync_start = 70"),
+        ("var_freeze_step = 70; sync_start = 90", "kappa = 16; freeze = 70; sync_start = 90"),
         ("var_update_scaler = 8", "kappa = 8"),
         ("local_step_scaler = 100", "sync = 'doubling'; sync_every = 100"),
         ("local_step_clipper = 4", "sync = 'doubling'; sync_longest = 4"),

@@ -75,6 +75,7 @@ impl Config {
             Some(steps) => VarianceSteps::Custom(steps.clone()),
             None => VarianceSteps::Growing {
                 kappa: self.kappa.expect("resolved"),
+                gap: self.variance_gap.expect("resolved"),
                 freeze: match self.freeze.expect("resolved") {
                     Freeze::Step(step) => Some(step),
                     Freeze::Never => None,

@@ -15,6 +15,7 @@ const BELONGS_TO: &[(&str, &[Name])] = &[
     ("warmup", &[OneBitAdam]),
     ("freeze_step", &[OneBitAdam]),
     ("kappa", &[ZeroOneAdam]),
+    ("variance_gap", &[ZeroOneAdam]),
     ("freeze", &[ZeroOneAdam]),
     ("variance_steps", &[ZeroOneAdam]),
     ("sync", &[ZeroOneAdam]),
@@ -49,7 +50,7 @@ impl Config {
             (Some(value), Some(_)) => Err(Error::config(key, value, format!("excludes {other}; give one of the two"))),
             _ => Ok(()),
         };
-        for other in ["kappa", "freeze", "var_freeze_step", "var_update_scaler"] {
+        for other in ["kappa", "variance_gap", "freeze", "var_freeze_step", "var_update_scaler"] {
             exclude("variance_steps", other)?;
         }
         if self.codec_up.is_some() && self.codec_down.is_some() {
@@ -109,9 +110,12 @@ impl Config {
         let threads = self.threads.unwrap_or(1);
         require((1..=1024).contains(&threads), "threads", threads, "1 to 1024")?;
         require(self.bucket != Some(0), "bucket", 0, "a number of bytes, at least 1")?;
-        for (key, value) in
-            [("kappa", self.kappa), ("sync_every", self.sync_every), ("sync_longest", self.sync_longest)]
-        {
+        for (key, value) in [
+            ("kappa", self.kappa),
+            ("variance_gap", self.variance_gap),
+            ("sync_every", self.sync_every),
+            ("sync_longest", self.sync_longest),
+        ] {
             let value = value.unwrap_or(1);
             require((1..1 << 32).contains(&value), key, value, "a number of at least 1 and below 2^32")?;
         }

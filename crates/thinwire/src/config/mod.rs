@@ -84,14 +84,19 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Warmup>,
 
-    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 16.
+    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kappa: Option<u64>,
+    /// 0/1 Adam: the shortest gap between variance updates, after as many steps that all update it. Default 8, or 1, which is
+    /// the paper's, when `kappa` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variance_gap: Option<u64>,
     /// 0/1 Adam: the first step that no longer updates the variance. Default: three times the learning rate's warm-up, or
     /// `never` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<Freeze>,
-    /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa` and `freeze`.
+    /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`
+    /// and `freeze`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variance_steps: Option<Vec<u64>>,
     /// 0/1 Adam: how the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.

@@ -12,6 +12,14 @@ const WARMUP_PART: f64 = 0.15;
 /// of the first is a mean of a few dozen gradients, most of them larger than those to come (docs/convergence.md).
 const FREEZE_WARMUPS: u64 = 3;
 
+/// 0/1 Adam's variance updates: every 8 steps, for 64 of them, before the gaps grow. The paper's gaps (1, then 2, 4, … after 16
+/// each) spend a short run's exact rounds on its first steps, which say least about the rest.
+const VARIANCE_GAP: u64 = 8;
+const KAPPA: u64 = 64;
+
+/// The paper's κ, and DeepSpeed's `var_update_scaler`.
+const PAPER_KAPPA: u64 = 16;
+
 impl Config {
     /// The same configuration with every word that counts written out; an error for one that does not fit.
     pub fn resolved(&self) -> Result<Config> {
@@ -29,6 +37,9 @@ impl Config {
     /// DeepSpeed's names become the words they stand for.
     fn translate_deepspeed(&mut self) -> Result<()> {
         let freeze = self.var_freeze_step;
+        if freeze.is_some() && self.var_update_scaler.is_none() {
+            self.kappa.get_or_insert(PAPER_KAPPA);
+        }
         rename("var_freeze_step", &mut self.var_freeze_step, "freeze", &mut self.freeze, Freeze::Step)?;
         if self.sync_start.is_none() && self.sync != Some(Sync::Custom) {
             self.sync_start = freeze;
@@ -56,6 +67,9 @@ impl Config {
             ));
         }
         self.bias_correction.get_or_insert(false);
+        if self.name == Name::ZeroOneAdam && self.variance_steps.is_none() {
+            self.kappa.get_or_insert(PAPER_KAPPA);
+        }
         match (preset, self.name) {
             (Preset::Paper, Name::OneBitAdam) => {
                 self.warmup.get_or_insert(Warmup::Auto);
@@ -137,7 +151,8 @@ impl Config {
     fn fill_in_zero_one(&mut self) {
         let warmup = self.learning_rate.as_ref().map_or(0, |schedule: &LearningRate| schedule.warmup);
         if self.variance_steps.is_none() {
-            self.kappa.get_or_insert(16);
+            self.variance_gap.get_or_insert(if self.kappa.is_some() { 1 } else { VARIANCE_GAP });
+            self.kappa.get_or_insert(KAPPA);
             let freeze = Freeze::Step(FREEZE_WARMUPS * warmup);
             self.freeze.get_or_insert(if warmup > 0 { freeze } else { Freeze::Never });
         }

@@ -70,7 +70,7 @@ fn algorithm(config: &Config, rates: &[f32]) -> Algorithm {
     }
 }
 
-/// T_v up to `last`: k_0 = 0, k_(j+1) = k_j + 2^⌊j/κ⌋, none from `freeze` on.
+/// T_v up to `last`: k_0 = 0, k_(j+1) = k_j + gap·2^⌊j/κ⌋, and all below `gap`; none from `freeze` on.
 pub fn variance_steps(config: &Config, last: u64) -> BTreeSet<u64> {
     if let Some(listed) = &config.variance_steps {
         return listed.iter().copied().collect();
@@ -79,12 +79,14 @@ pub fn variance_steps(config: &Config, last: u64) -> BTreeSet<u64> {
         Freeze::Step(step) => step,
         Freeze::Never => u64::MAX,
     };
-    let (mut steps, mut k) = (BTreeSet::new(), 0);
+    let gap = config.variance_gap.unwrap();
+    let (mut steps, mut k, mut j) = (BTreeSet::new(), 0, 0);
     while k <= last && k < frozen {
-        let j = steps.len() as u64;
         steps.insert(k);
-        k += 1 << (j / config.kappa.unwrap());
+        k += gap << (j / config.kappa.unwrap());
+        j += 1;
     }
+    steps.extend((0..gap).filter(|&t| t <= last && t < frozen));
     steps
 }
 

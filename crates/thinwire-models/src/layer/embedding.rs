@@ -1,6 +1,6 @@
 //! The embedding of a token plus that of its position.
 
-/// x[row] = token[tokens[row]] + position[row mod context].
+/// Row r of x becomes the embedding of token r plus that of position r mod `context`.
 pub fn forward(x: &mut [f32], tokens: &[u32], token: &[f32], position: &[f32], width: usize, context: usize) {
     for (row, (x, &id)) in x.chunks_exact_mut(width).zip(tokens).enumerate() {
         let (token, position) = (line(token, id as usize, width), line(position, row % context, width));

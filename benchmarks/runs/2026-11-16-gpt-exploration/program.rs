@@ -1,3 +1,5 @@
+//! A program on the engine and the gpt task, for looking around before the command was ready; see command.txt.
+
 use thinwire::*;
 use thinwire_models::{task::gpt::Gpt, text::Corpus, tokenizer::Tokenizer, transformer::Shape, Share, Task};
 fn main() {

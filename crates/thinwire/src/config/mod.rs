@@ -10,7 +10,7 @@
 //!
 //! | DeepSpeed's name | word here | meaning |
 //! |---|---|---|
-//! | `var_freeze_step` | `freeze`, and `sync_start` | the first step that no longer updates the variance, and the first that may be skipped |
+//! | `var_freeze_step` | `freeze`, and `sync_start` | the first step that no longer updates the variance, and the first that may be skipped; `kappa` is then 16, as theirs |
 //! | `var_update_scaler` | `kappa` | variance updates before the gap between them doubles |
 //! | `local_step_scaler` | `sync_every`, with `sync = "doubling"` | steps before the gap between syncs doubles |
 //! | `local_step_clipper` | `sync_longest` | the longest gap between syncs; gaps are powers of two, so 12 means 8 |

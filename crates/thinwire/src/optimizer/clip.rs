@@ -34,7 +34,7 @@ impl Clip {
     }
 
     /// Looks at this worker's own gradient; [`Clip::of`] then tells what to use.
-    fn look_at(&mut self, grad: &[f32]) {
+    pub fn look_at(&mut self, grad: &[f32]) {
         let factor = self.factor(grad);
         self.clipped = factor.is_some();
         if let Some(factor) = factor {
@@ -43,27 +43,14 @@ impl Clip {
         }
     }
 
+    /// `grad`, which was looked at, or what it was shortened to.
+    pub fn of<'a>(&'a self, grad: &'a [f32]) -> &'a [f32] {
+        if self.clipped { &self.room } else { grad }
+    }
+
     /// What a vector has to be multiplied with, if it is too long.
     fn factor(&self, x: &[f32]) -> Option<f32> {
         let norm = reduce::sum_of_squares(x).sqrt();
         (norm > self.limit).then(|| (self.limit / norm) as f32)
-    }
-}
-
-/// Makes ready to use `grad`, this worker's own; a gradient that is left out is not looked at.
-pub fn look_at(clip: &mut Option<Clip>, grad: &[f32], contributes: bool) {
-    if let Some(clip) = clip {
-        clip.clipped = false;
-        if contributes {
-            clip.look_at(grad);
-        }
-    }
-}
-
-/// `grad`, shortened if it had to be.
-pub fn of<'a>(clip: &'a Option<Clip>, grad: &'a [f32]) -> &'a [f32] {
-    match clip {
-        Some(clip) if clip.clipped => &clip.room,
-        _ => grad,
     }
 }

@@ -7,8 +7,7 @@
 //!
 //! j counts updates of v, not steps: with a stale v that is the right correction.
 
-use super::clip::{self, Clip};
-use super::{Entry, Now, Share};
+use super::{Clip, Entry, Now, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::groups::Groups;
@@ -57,13 +56,15 @@ impl Hyper {
     }
 
     /// Makes ready to use `grad`, this worker's own; [`Hyper::clipped`] then is what to use.
-    pub fn look_at(&mut self, grad: &[f32], contributes: bool) {
-        clip::look_at(&mut self.clip, grad, contributes);
+    pub fn look_at(&mut self, grad: &[f32]) {
+        if let Some(clip) = &mut self.clip {
+            clip.look_at(grad);
+        }
     }
 
     /// `grad`, scaled down if it was longer than the limit.
     pub fn clipped<'a>(&'a self, grad: &'a [f32]) -> &'a [f32] {
-        clip::of(&self.clip, grad)
+        self.clip.as_ref().map_or(grad, |clip| clip.of(grad))
     }
 
     pub fn scalars(&self) -> &[Scalars] {

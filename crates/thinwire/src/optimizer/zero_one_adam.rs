@@ -80,7 +80,7 @@ impl ZeroOneAdam {
         if !now.contributes {
             return;
         }
-        self.hyper.look_at(grad, true);
+        self.hyper.look_at(grad);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         let grad = hyper.clipped(grad);
         let vectors = Vectors { read: [grad, v], write: [m, &mut self.u, params] };
@@ -106,7 +106,7 @@ impl ZeroOneAdam {
         let told = Now { contributes: self.taken > 0, ..*now };
         let grad = grad.filter(|_| now.contributes);
         if let Some(grad) = grad {
-            self.hyper.look_at(grad, true);
+            self.hyper.look_at(grad);
         }
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         let grad = grad.map(|grad| hyper.clipped(grad));

@@ -16,6 +16,8 @@ pub enum Command {
     Train(Train),
     /// Run the same job under several optimizers, and set them side by side
     Compare(Compare),
+    /// Measure the network between the workers, and the means that training takes over it
+    Probe(Probe),
     /// Turn run folders into one self-contained HTML page with plots
     Report(Report),
 }
@@ -46,6 +48,37 @@ pub struct Compare {
     pub optimizers: Vec<String>,
     #[command(flatten)]
     pub common: Common,
+}
+
+#[derive(Args)]
+pub struct Probe {
+    /// Workers [default: 4, or as many processes as were started]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// threads, mpi, or auto: mpi when started by mpirun or srun, threads else [default: auto]
+    #[arg(long)]
+    pub transport: Option<String>,
+    /// Values of the vector that is averaged, such as 800k or 25M
+    #[arg(long, value_name = "N", default_value = "25M", value_parser = number)]
+    pub values: usize,
+    /// Codecs of the means, such as f32, bf16, sign, uniform4; f32 and bf16 average exactly, the others coarsely
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = "f32,bf16,sign")]
+    pub codecs: Vec<String>,
+    /// How often each mean is taken; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Bytes of a bucket [default: the engine's]
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub bucket: Option<usize>,
+    /// Seconds that a worker waits for another before it gives up
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub deadline: u64,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// No progress, no table: only errors
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 #[derive(Args)]
@@ -101,12 +134,15 @@ pub struct Common {
     #[arg(long, value_name = "PATH", help_heading = "Task")]
     pub tokenizer_files: Option<PathBuf>,
 
-    /// Workers, each with its share of the data [default: 4]
+    /// Workers, each with its share of the data [default: 4, or as many processes as were started]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub workers: Option<usize>,
-    /// auto or threads [default: auto]
+    /// threads, mpi, or auto: mpi when started by mpirun or srun, threads else [default: auto]
     #[arg(long, help_heading = "Training")]
     pub transport: Option<String>,
+    /// Seconds that a worker waits for another before the run ends with an error [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Training")]
+    pub deadline: Option<u64>,
     /// Steps [default: 2000 for gpt and bert, 600 for images, 300 with --finetune]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<u64>,
@@ -165,6 +201,20 @@ pub struct Common {
     /// No progress, no table: only errors
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
+}
+
+/// A whole number, with k, M or G for thousands, millions, billions.
+fn number(text: &str) -> Result<usize, String> {
+    let (digits, scale) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1e3),
+        Some(b'M') => (&text[..text.len() - 1], 1e6),
+        Some(b'G' | b'B') => (&text[..text.len() - 1], 1e9),
+        _ => (text, 1.0),
+    };
+    match digits.trim().parse::<f64>().map(|number| number * scale) {
+        Ok(number) if (1.0..1e12).contains(&number) => Ok(number.round() as usize),
+        _ => Err("accepted: a whole number of at least 1, such as 800k, 25M or 1.5G".to_owned()),
+    }
 }
 
 /// Bits a second: a number with bit, kbit, mbit or gbit.

@@ -6,6 +6,7 @@ use crate::job::Job;
 use crate::record::Summary;
 use crate::screen::{bytes, duration, say};
 use crate::settings::Settings;
+use crate::team::Team;
 use crate::train::{self, link, shown_name, task_name};
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,30 +14,21 @@ use serde_json::json;
 use std::path::PathBuf;
 use thinwire::{Config, Name};
 
-pub fn command(arguments: &Compare) -> Outcome {
+pub fn command(arguments: &Compare, team: &Team) -> Outcome {
     let flags = &arguments.common;
-    let given = Settings::of(flags).map_err(Failure::Usage)?;
-    if given.optimizer.contains_key("name") {
-        let problem = "the file of --config names an optimizer; compare takes them from --optimizers";
-        return Err(Failure::Usage(anyhow::anyhow!(problem)));
-    }
-    let names = names(&arguments.optimizers).map_err(Failure::Usage)?;
-    let mut first = given.clone();
-    first.set_name(&arguments.optimizers[0]).map_err(Failure::Usage)?;
-    let mut job = Job::new(first).map_err(Failure::Usage)?;
-    // Every optimizer's settings are looked at before the first of them runs for hours.
-    for name in &arguments.optimizers {
-        job = job.under(name, &given).map_err(Failure::Usage)?;
-    }
-    let initial = job.initial().map_err(Failure::Usage)?;
+    let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
     let task = task_name(&job.settings);
     let out = given.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("compare-{task}")));
     let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
-    train::prepare(&job, &dirs, flags.overwrite).map_err(Failure::Usage)?;
-    let mut summaries = Vec::new();
+    train::prepare(&job, &dirs, flags.overwrite, team)?;
+    let (mut names, mut summaries) = (Vec::new(), Vec::new());
     for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
         job = job.under(name, &given).map_err(Failure::Usage)?;
-        summaries.push(train::run(&job, dir, Some(&initial), flags)?.0);
+        names.push(job.config.name);
+        summaries.extend(train::run(&job, dir, Some(&initial), flags, team)?.map(|(summary, _)| summary));
+    }
+    if !team.leads() {
+        return Ok(());
     }
     let page = train::write_report(&dirs, &out)?;
     if !flags.quiet {
@@ -54,7 +46,27 @@ pub fn command(arguments: &Compare) -> Outcome {
     Ok(())
 }
 
-fn names(optimizers: &[String]) -> anyhow::Result<Vec<Name>> {
+/// The job, the settings as given, and the parameters to start from: every optimizer's settings are looked at before the first
+/// of them runs for hours.
+fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<f32>)> {
+    let mut given = Settings::of(&arguments.common)?;
+    anyhow::ensure!(
+        !given.optimizer.contains_key("name"),
+        "the file of --config names an optimizer; compare takes them from --optimizers"
+    );
+    given.fit(team)?;
+    check_names(&arguments.optimizers)?;
+    let mut first = given.clone();
+    first.set_name(&arguments.optimizers[0])?;
+    let mut job = Job::new(first)?;
+    for name in &arguments.optimizers {
+        job = job.under(name, &given)?;
+    }
+    let initial = job.initial()?;
+    Ok((job, given, initial))
+}
+
+fn check_names(optimizers: &[String]) -> anyhow::Result<()> {
     let names = optimizers
         .iter()
         .map(|name| Ok(Config::from_toml(&format!("name = {}", toml::Value::from(name.as_str())))?.name))
@@ -63,7 +75,7 @@ fn names(optimizers: &[String]) -> anyhow::Result<Vec<Name>> {
     for (index, name) in names.iter().enumerate() {
         anyhow::ensure!(!names[..index].contains(name), "--optimizers: {name} is there twice");
     }
-    Ok(names)
+    Ok(())
 }
 
 /// One column an optimizer: rows of few words each, so that four fit a terminal.

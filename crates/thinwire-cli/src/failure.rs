@@ -11,6 +11,8 @@ pub enum Failure {
     Run(anyhow::Error),
     /// Stopped by the user, after the checkpoint was written; says how to go on.
     Interrupted(String),
+    /// Another process has said why; this is its exit code.
+    Told(u8),
 }
 
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -20,12 +22,17 @@ impl Failure {
         Failure::Run(error.into())
     }
 
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+    pub fn code(&self) -> u8 {
+        match self {
             Failure::Usage(_) => 2,
             Failure::Run(_) => 1,
             Failure::Interrupted(_) => 130,
-        })
+            Failure::Told(code) => *code,
+        }
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
     }
 }
 
@@ -34,6 +41,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(error) | Failure::Run(error) => write!(f, "error: {error:#}"),
             Failure::Interrupted(how) => f.write_str(how),
+            Failure::Told(_) => Ok(()),
         }
     }
 }

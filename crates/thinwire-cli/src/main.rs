@@ -6,8 +6,9 @@
 //! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
 //! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
 //! | [`session`] | the loop that trains, of one worker of a group |
+//! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
-//! | [`train`], [`compare`], [`report`] | the commands |
+//! | [`train`], [`compare`], [`probe`], [`report`] | the commands |
 //!
 //! Standard output carries results (`--json`), standard error everything else. Exit codes: 0 done, 2 bad usage
 //! or input, 1 a run that failed, 130 interrupted, after its checkpoint is written.
@@ -17,11 +18,13 @@ mod compare;
 mod failure;
 mod job;
 mod journal;
+mod probe;
 mod record;
 mod report;
 mod screen;
 mod session;
 mod settings;
+mod team;
 mod train;
 
 use arguments::{Arguments, Command};
@@ -29,21 +32,58 @@ use clap::Parser;
 use failure::{Failure, Outcome};
 use screen::say;
 use std::process::ExitCode;
+use team::Team;
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
-        Command::Train(arguments) => train::command(&arguments),
-        Command::Compare(arguments) => compare::command(&arguments),
-        Command::Report(arguments) => report_command(&arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            say!("{failure}");
-            failure.exit_code()
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // All processes of a launcher got the same arguments: one answer is enough.
+            if team::rank_by_environment().unwrap_or(0) == 0 {
+                let _ = error.print();
+            }
+            return ExitCode::from(error.exit_code() as u8);
         }
+    };
+    match &arguments.command {
+        Command::Train(arguments) => together(&arguments.common.transport, |team| train::command(arguments, team)),
+        Command::Compare(arguments) => together(&arguments.common.transport, |team| compare::command(arguments, team)),
+        Command::Probe(arguments) => together(&arguments.transport, |team| probe::command(arguments, team)),
+        Command::Report(arguments) => ended(report_command(arguments), None),
     }
 }
+
+/// Runs `work` with the workers that `transport` and the launcher make a team of.
+fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
+    let team = match Team::of(transport.as_deref()) {
+        Ok(team) => team,
+        Err(error) => return ended(Err(Failure::Usage(error)), team::rank_by_environment()),
+    };
+    let outcome = work(&team);
+    // After a run that failed the others may be anywhere; and a launcher that was told to stop waits for nobody.
+    let together = !matches!(outcome, Err(Failure::Run(_) | Failure::Interrupted(_)));
+    let code = ended(outcome, team.rank());
+    if together {
+        team.end();
+    }
+    code
+}
+
+fn ended(outcome: Outcome, rank: Option<usize>) -> ExitCode {
+    let Err(failure) = outcome else { return ExitCode::SUCCESS };
+    match (&failure, rank) {
+        (Failure::Told(_), _) | (Failure::Interrupted(_), Some(1..)) => {}
+        (Failure::Run(_), Some(rank)) => say!("worker {rank}: {failure}"),
+        _ => say!("{failure}"),
+    }
+    if rank.is_some() {
+        std::thread::sleep(LAST_LINE); // a launcher that ends a run does not read on for ever
+    }
+    failure.exit_code()
+}
+
+/// What mpirun needs to pass on what a process has just said.
+const LAST_LINE: std::time::Duration = std::time::Duration::from_millis(200);
 
 fn report_command(arguments: &arguments::Report) -> Outcome {
     let runs = report::find(&arguments.dirs).map_err(Failure::Usage)?;

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($line)*);
+        // In one piece: other processes may be writing too.
+        let line = format!($($line)*) + "\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }
 pub(crate) use say;

@@ -17,7 +17,7 @@ use thinwire::{Collective, Traffic, Worker};
 use thinwire_models::{Learner, Score, Share};
 
 /// Seconds between two notes, about.
-const PACE: f64 = 0.5;
+const PACE: f64 = 0.25;
 
 /// Held-out examples of an evaluation during the run.
 const GLANCE: usize = 256;

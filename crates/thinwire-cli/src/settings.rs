@@ -14,11 +14,12 @@
 //! What a run writes beside its results as `config.toml` has every word filled in, and can be given to `--config` again.
 
 use crate::arguments::Common;
+use crate::team::Team;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use thinwire::schedule::Decay;
-use thinwire::{Config, LearningRate, Name};
+use thinwire::{Config, LearningRate, Name, threads};
 use thinwire_models::Tensors;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,7 @@ pub enum Transport {
     #[default]
     Auto,
     Threads,
+    Mpi,
 }
 
 /// The words of a file, and after [`Settings::resolve`] all that counts.
@@ -83,6 +85,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
     pub transport: Transport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,8 +151,22 @@ impl Settings {
         macro_rules! take {
             ($($field:ident),*) => {$( if flags.$field.is_some() { settings.$field = flags.$field.clone(); } )*};
         }
-        take!(data, finetune, finetune_eval, from, layers, dim, heads, context, tokenizer_files, workers, steps, batch);
         take!(
+            data,
+            finetune,
+            finetune_eval,
+            from,
+            layers,
+            dim,
+            heads,
+            context,
+            tokenizer_files,
+            workers,
+            deadline,
+            steps
+        );
+        take!(
+            batch,
             accumulate,
             lr,
             warmup,
@@ -187,6 +205,20 @@ impl Settings {
         self.name().map(|_| ())
     }
 
+    /// As many workers as `team` has, where that is not a choice.
+    pub fn fit(&mut self, team: &Team) -> Result<()> {
+        let Some(size) = team.size() else {
+            ensure!(
+                self.transport != Transport::Mpi,
+                "transport = mpi: this process was not started by mpirun or srun"
+            );
+            return Ok(());
+        };
+        let workers = *self.workers.get_or_insert(size);
+        ensure!(workers == size, "workers = {workers}: {size} processes were started, and each is a worker");
+        Ok(())
+    }
+
     /// Fills in every word but those of the optimizer.
     pub fn resolve(&mut self) -> Result<()> {
         let images = self.task == TaskName::Images;
@@ -218,6 +250,7 @@ impl Settings {
             _ => 2000,
         });
         self.workers.get_or_insert(4);
+        self.deadline.get_or_insert(threads::DEADLINE.as_secs());
         self.batch.get_or_insert(if images || sentences { 16 } else { 4 });
         self.accumulate.get_or_insert(1);
         self.warmup.get_or_insert((steps / 10).max(1).min(steps.saturating_sub(1)));
@@ -234,6 +267,7 @@ impl Settings {
             ("layers", self.layers.unwrap_or(1) as u64, 1000),
             ("dim", self.dim.unwrap_or(1) as u64, 1 << 16),
             ("workers", self.workers.unwrap_or(1) as u64, 1024),
+            ("deadline", self.deadline.unwrap_or(1), 1 << 30),
             ("batch", self.batch.unwrap_or(1) as u64, 1 << 20),
             ("accumulate", self.accumulate.unwrap_or(1), 1 << 20),
             ("steps", steps, 1 << 40),

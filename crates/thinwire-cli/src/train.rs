@@ -7,14 +7,16 @@ use crate::record::{Projection, Summary, projected};
 use crate::report;
 use crate::screen::{bytes, count, duration, say};
 use crate::session::{End, Session};
-use crate::settings::{Settings, TaskName, Transport};
+use crate::settings::{Settings, TaskName};
+use crate::team::{self, Team};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use thinwire::{Checkpoint, Config, Name, Plan, threads};
+use std::time::Duration;
+use thinwire::{Checkpoint, Config, Name, Plan};
 use thinwire_models::task::gpt::Gpt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,23 +26,13 @@ pub const LINKS: [f64; 3] = [1e8, 1e9, 1e10];
 /// Tokens of the sample that a language model prints at the end.
 const SAMPLE: usize = 300;
 
-pub fn command(arguments: &Train) -> Outcome {
+pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let flags = &arguments.common;
-    let (job, dir, initial) = match &arguments.resume {
-        Some(dir) => (resumed(arguments, dir).map_err(Failure::Usage)?, dir.clone(), None),
-        None => {
-            let mut settings = Settings::of(flags).map_err(Failure::Usage)?;
-            if let Some(name) = &arguments.optimizer {
-                settings.set_name(name).context("--optimizer").map_err(Failure::Usage)?;
-            }
-            let job = Job::new(settings).map_err(Failure::Usage)?;
-            let initial = job.initial().map_err(Failure::Usage)?;
-            let dir = folder(&job);
-            prepare(&job, std::slice::from_ref(&dir), flags.overwrite).map_err(Failure::Usage)?;
-            (job, dir, Some(initial))
-        }
-    };
-    let (summary, params) = run(&job, &dir, initial.as_deref(), flags)?;
+    let (job, dir, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
+    if initial.is_some() {
+        prepare(&job, std::slice::from_ref(&dir), flags.overwrite, team)?;
+    }
+    let Some((summary, params)) = run(&job, &dir, initial.as_deref(), flags, team)? else { return Ok(()) };
     let page = write_report(std::slice::from_ref(&dir), &dir)?;
     if !flags.quiet {
         let sample = match &job.task {
@@ -55,13 +47,29 @@ pub fn command(arguments: &Train) -> Outcome {
     Ok(())
 }
 
+/// The job, its folder, and the parameters to start from, unless it goes on from a checkpoint.
+fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<Vec<f32>>)> {
+    if let Some(dir) = &arguments.resume {
+        return Ok((resumed(arguments, dir, team)?, dir.clone(), None));
+    }
+    let mut settings = Settings::of(&arguments.common)?;
+    if let Some(name) = &arguments.optimizer {
+        settings.set_name(name).context("--optimizer")?;
+    }
+    settings.fit(team)?;
+    let job = Job::new(settings)?;
+    let initial = job.initial()?;
+    let dir = folder(&job);
+    Ok((job, dir, Some(initial)))
+}
+
 /// The job of a run that was interrupted: its own settings, and none of the flags'.
-fn resumed(arguments: &Train, dir: &Path) -> anyhow::Result<Job> {
+fn resumed(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Job> {
     let flags = &arguments.common;
-    let given = Settings::of(&Common { config: None, ..flags.clone() })?;
+    let given = Settings::of(&Common { config: None, transport: None, deadline: None, ..flags.clone() })?;
     anyhow::ensure!(
         given == Settings::default() && flags.config.is_none() && arguments.optimizer.is_none() && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --json and --quiet beside it",
+        "--resume goes on with the settings of the run in {}; give none but --transport, --deadline, --json and --quiet beside it",
         dir.display()
     );
     let mut settings = Settings::read(&dir.join("config.toml"))
@@ -72,6 +80,8 @@ fn resumed(arguments: &Train, dir: &Path) -> anyhow::Result<Job> {
     let finished = done >= steps && dir.join("summary.json").exists();
     anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
     settings.from = None; // the checkpoint has it
+    settings.deadline = flags.deadline.or(settings.deadline);
+    settings.workers = team.size().or(settings.workers); // other processes than before: the engine regroups
     Job::new(settings)
 }
 
@@ -92,10 +102,10 @@ pub fn task_name(settings: &Settings) -> &'static str {
 }
 
 /// Makes the folders. A finished run in one is replaced; an unfinished one only by `overwrite`: somebody may want to go on.
-/// All of them are looked at before the first is emptied.
-pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool) -> anyhow::Result<()> {
-    dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite))?;
-    dirs.iter().try_for_each(|dir| empty(dir))
+/// All of them, on all machines, are looked at before the first is emptied.
+pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Outcome {
+    team.agree(dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite)).map_err(Failure::Usage))?;
+    team.on_every_host(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
 }
 
 fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
@@ -139,7 +149,10 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         if set.swap(true, Ordering::Relaxed) {
             std::process::exit(130); // asked twice: do not wait for the step
         }
-        say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)");
+        team::told_to_stop();
+        if team::rank_by_environment().unwrap_or(0) == 0 {
+            say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)");
+        }
     });
     if let Err(error) = handled {
         say!("warning: Ctrl-C will stop the run without a checkpoint ({error})");
@@ -148,36 +161,56 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
 });
 
 /// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
-/// checkpoint there.
-pub fn run(job: &Job, dir: &Path, initial: Option<&[f32]>, flags: &Common) -> Outcome<(Summary, Vec<f32>)> {
-    let workers = job.settings.workers.expect("resolved");
+/// checkpoint there. The summary and the trained parameters are for the process that speaks for all.
+pub fn run(
+    job: &Job,
+    dir: &Path,
+    initial: Option<&[f32]>,
+    flags: &Common,
+    team: &Team,
+) -> Outcome<Option<(Summary, Vec<f32>)>> {
     let resume = initial.is_none();
     let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
     if !resume {
-        // Without `out`: who gives this file to --config wants another run, not this one replaced.
-        let text = toml::to_string(&Settings { out: None, ..job.settings.clone() }).map_err(Failure::run)?;
-        std::fs::write(dir.join("config.toml"), text).map_err(Failure::run)?;
+        team.on_every_host(|| write_settings(job, dir).map_err(Failure::Run))?;
     }
-    if !flags.quiet {
-        announce(job, initial.len(), dir, resume);
+    let quiet = flags.quiet || !team.leads();
+    if !quiet {
+        announce(job, initial.len(), dir, resume, team);
     }
-    let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet: flags.quiet };
-    let ends = threads::run(workers, |group| session.run(Box::new(group)));
+    let workers = job.settings.workers.expect("resolved");
+    let deadline = Duration::from_secs(job.settings.deadline.expect("resolved"));
+    let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet };
+    let ends = team.run(workers, deadline, |group| session.run(group));
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
     let Some(score) = &end.score else {
         return Err(Failure::Interrupted(format!(
-            "interrupted after {} of {} steps; the checkpoint is in {}\ngo on, bit for bit:  thinwire train --resume {}",
+            "interrupted after {} of {} steps; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
             end.steps,
             job.settings.steps.expect("resolved"),
             dir.join("checkpoint").display(),
+            team.size().map_or(String::new(), |size| format!("mpirun -np {size} ")),
             dir.display(),
         )));
     };
-    let summary = summary(job, &end, score);
+    if !team.leads() {
+        return Ok(None);
+    }
+    let summary = summary(job, &end, score, team);
     let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
     std::fs::write(dir.join("summary.json"), text + "\n").map_err(Failure::run)?;
-    Ok((summary, end.params))
+    Ok(Some((summary, end.params)))
+}
+
+/// Every machine gets the file, for the workers on it to resume from; where they share the folder they write the same.
+fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
+    // Without `out`: who gives this file to --config wants another run, not this one replaced.
+    let text = toml::to_string(&Settings { out: None, ..job.settings.clone() })?;
+    let path = dir.join("config.toml");
+    let draft = dir.join(format!("config.toml.{}", std::process::id()));
+    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, &path));
+    written.with_context(|| path.display().to_string())
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.
@@ -193,15 +226,16 @@ fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
     }
 }
 
-fn announce(job: &Job, params: usize, dir: &Path, resume: bool) {
+fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     let settings = &job.settings;
     let from = if job.recommended { "recommended for this task" } else { "as given" };
     let again = if resume { "going on: " } else { "" };
     say!(
-        "{again}{} of {} parameters, {} workers on threads, {} steps, {} at learning rate {} ({}) → {}",
+        "{again}{} of {} parameters, {} workers on {}, {} steps, {} at learning rate {} ({}) → {}",
         task_name(settings),
         count(params as f64),
         settings.workers.expect("resolved"),
+        team.shown(),
         settings.steps.expect("resolved"),
         shown_name(job.config.name),
         settings.lr.expect("resolved"),
@@ -219,7 +253,7 @@ pub fn shown_name(name: Name) -> &'static str {
     }
 }
 
-fn summary(job: &Job, end: &End, score: &thinwire_models::Score) -> Summary {
+fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) -> Summary {
     let (settings, totals) = (&job.settings, &end.totals);
     let (workers, params) = (settings.workers.expect("resolved"), end.params.len());
     let rounds = totals.rounds;
@@ -239,10 +273,7 @@ fn summary(job: &Job, end: &End, score: &thinwire_models::Score) -> Summary {
     Summary {
         optimizer: job.config.name.to_string(),
         task: task_name(settings).to_owned(),
-        transport: match settings.transport {
-            Transport::Auto | Transport::Threads => "threads",
-        }
-        .to_owned(),
+        transport: team.transport().to_owned(),
         workers,
         steps: end.steps,
         params,

@@ -43,6 +43,10 @@ pub enum Error {
     #[error("worker {worker} did not answer within {limit:?} during {during}")]
     Timeout { worker: usize, limit: Duration, during: &'static str },
 
+    /// The transport itself failed.
+    #[error("{problem}")]
+    Transport { problem: String },
+
     #[error("this worker stopped at an earlier error; resume from a checkpoint")]
     Stopped,
 

@@ -56,6 +56,8 @@ pub mod worker;
 
 pub use checkpoint::Checkpoint;
 pub use codec::CodecName;
+#[cfg(feature = "mpi")]
+pub use collective::mpi;
 pub use collective::{Collective, Solo, Traffic, threads};
 pub use config::{Config, Name};
 pub use error::{Error, Result};

@@ -5,6 +5,8 @@
 //! algorithm exists once, the sums run in rank order on every transport, and packing one bucket overlaps sending another.
 
 mod metered;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod solo;
 pub mod threads;
 
@@ -21,6 +23,13 @@ pub trait Collective: Send {
     fn rank(&self) -> usize;
 
     fn size(&self) -> usize;
+
+    /// The host of every rank: any numbers, equal for workers that share one. The same on all workers.
+    ///
+    /// Unless a transport knows better, all are on one.
+    fn hosts(&self) -> Vec<usize> {
+        vec![0; self.size()]
+    }
 
     /// Makes room for messages of up to `longest` bytes, so that sending and receiving need not allocate.
     fn reserve(&mut self, longest: usize);

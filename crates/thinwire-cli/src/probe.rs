@@ -1,0 +1,352 @@
+//! `thinwire probe`: what the network between the workers can do, and what the means that training takes over it cost.
+//!
+//! First pairs of workers, one pair at a time: half the time of a small message there and back, and the rate of large ones one
+//! way. Then everyone sends to the next at once, which is what a mean does to a network. Then the means themselves, taken by
+//! the engine as in training, and beside them MPI_Allreduce where there is MPI.
+
+use crate::arguments::Probe;
+use crate::failure::{Failure, Outcome};
+use crate::screen::{bytes, say};
+use crate::team::Team;
+use crate::train;
+use anyhow::{Context, Result, ensure};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+use thinwire::codec::CodecName;
+use thinwire::exchange::{Coding, Codings, Exchange};
+use thinwire::kernel::update;
+use thinwire::layout::{Shape, Topology};
+use thinwire::message::Operation;
+use thinwire::optimizer::Now;
+use thinwire::schedule::Round;
+use thinwire::tiles::{Threads, Vectors};
+use thinwire::{Collective, Floats};
+
+/// What all errors of the transport say was going on.
+const PROBING: &str = "probing";
+
+/// Small messages there and back, between two workers.
+const PINGS: usize = 100;
+
+/// Seconds that the large messages of a pair should take, about, and their size.
+const LONG_ENOUGH: f64 = 0.2;
+const PIECE: usize = 1 << 20;
+const MOST_PIECES: usize = 256;
+
+/// The engine's defaults.
+const BLOCK: usize = 512;
+const BUCKET: usize = 4 << 20;
+
+/// With more workers than this, only worker 0 with each other, and neighbours, are measured.
+const ALL_PAIRS: usize = 8;
+
+#[derive(Debug, Serialize)]
+struct Probed {
+    transport: &'static str,
+    workers: usize,
+    /// The host of each worker.
+    hosts: Vec<usize>,
+    pairs: Vec<Pair>,
+    /// Of the slowest pair.
+    latency_seconds: f64,
+    bits_per_second: f64,
+    /// Each worker's rate while all send to the next at once: the slowest.
+    bits_per_second_all_at_once: f64,
+    means: Vec<Mean>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Pair {
+    from: usize,
+    to: usize,
+    latency_seconds: f64,
+    bits_per_second: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Mean {
+    /// A codec, or MPI_Allreduce.
+    name: String,
+    values: usize,
+    bytes_sent_per_worker: u64,
+    /// The median, and all of them: each the slowest worker's.
+    seconds: f64,
+    runs: Vec<f64>,
+}
+
+pub fn command(arguments: &Probe, team: &Team) -> Outcome {
+    let (workers, codecs) = team.agree(check(arguments, team).map_err(Failure::Usage))?;
+    let deadline = Duration::from_secs(arguments.deadline);
+    let said = |what: &str| {
+        if !arguments.quiet && team.leads() {
+            say!("measuring {what}");
+        }
+    };
+    said("pairs of workers, then all at once");
+    let mut probed = first(team.run(workers, deadline, |group| network(group, team.transport())))?;
+    if team.size().is_some() {
+        said("MPI_Allreduce");
+        probed.means.push(first(team.run(workers, deadline, |group| all_reduce(group, arguments, team)))?);
+    }
+    for codec in codecs {
+        said(&format!("the mean by {codec}"));
+        probed.means.push(first(team.run(workers, deadline, |group| mean(group, codec, arguments)))?);
+    }
+    if team.leads() && !arguments.quiet {
+        show(&probed);
+    }
+    if team.leads() && arguments.json {
+        train::print(&probed)?;
+    }
+    Ok(())
+}
+
+fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<CodecName>)> {
+    let workers = team.size().or(arguments.workers).unwrap_or(4);
+    let given = arguments.workers.unwrap_or(workers);
+    ensure!(given == workers, "--workers {given}: {workers} processes were started, and each is a worker");
+    ensure!((2..=1024).contains(&workers), "--workers {workers}: accepted: 2 to 1024");
+    let parse = |name: &String| name.parse::<CodecName>().with_context(|| format!("--codecs {name}"));
+    Ok((workers, arguments.codecs.iter().map(parse).collect::<Result<_>>()?))
+}
+
+/// What the first worker of this process found, unless one failed.
+fn first<T>(ends: Vec<Result<T>>) -> Outcome<T> {
+    let mut ends = ends.into_iter().collect::<Result<Vec<_>>>().map_err(Failure::Run)?;
+    Ok(ends.swap_remove(0))
+}
+
+/// Pairs one by one, then all at once: one worker's part.
+fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Probed> {
+    let group = &mut *group;
+    let (rank, workers) = (group.rank(), group.size());
+    let mut mine = Vec::new();
+    for (from, to) in pairs(workers) {
+        gather(group, &[])?; // nobody else talks while these two do
+        if rank == from || rank == to {
+            mine.extend(pair(group, from, to)?);
+        }
+    }
+    let told = serde_json::to_vec(&(mine, ring(group)?))?;
+    let all = gather(group, &told)?;
+    let all =
+        all.iter().map(|told| Ok(serde_json::from_slice::<(Vec<Pair>, f64)>(told)?)).collect::<Result<Vec<_>>>()?;
+    let pairs = all.iter().flat_map(|(pairs, _)| pairs.iter().copied()).collect::<Vec<_>>();
+    Ok(Probed {
+        transport,
+        workers,
+        hosts: group.hosts(),
+        latency_seconds: pairs.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
+        bits_per_second: pairs.iter().map(|pair| pair.bits_per_second).fold(f64::INFINITY, f64::min),
+        pairs,
+        bits_per_second_all_at_once: all.iter().map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min),
+        means: Vec::new(),
+    })
+}
+
+/// The pairs to measure.
+fn pairs(workers: usize) -> Vec<(usize, usize)> {
+    let every = (0..workers).flat_map(|from| (0..workers).map(move |to| (from, to)));
+    let near = |(from, to): &(usize, usize)| workers <= ALL_PAIRS || *from == 0 || (from + 1) % workers == *to;
+    every.filter(|(from, to)| from != to).filter(near).collect()
+}
+
+/// Small messages there and back, then large ones one way; the sender gets the figures.
+fn pair(group: &mut dyn Collective, from: usize, to: usize) -> Result<Option<Pair>> {
+    let mut message = vec![0; 8];
+    if group.rank() == to {
+        for _ in 0..PINGS {
+            group.receive(from, &mut message, PROBING)?;
+            group.send(from, &message, PROBING)?;
+        }
+        // First a piece, to see how many make a measurement.
+        for _ in 0..2 {
+            message.resize(8, 0);
+            group.receive(from, &mut message, PROBING)?;
+            let pieces = u64::from_le_bytes(message[..8].try_into().context("a number of pieces")?);
+            for _ in 0..pieces {
+                message.resize(PIECE, 0);
+                group.receive(from, &mut message, PROBING)?;
+            }
+            group.send(from, &[0], PROBING)?;
+        }
+        return Ok(None);
+    }
+    let mut round_trips = Vec::new();
+    for _ in 0..PINGS {
+        let began = Instant::now();
+        group.send(to, &message, PROBING)?;
+        group.receive(to, &mut message, PROBING)?;
+        round_trips.push(began.elapsed().as_secs_f64());
+    }
+    let (mut pieces, mut seconds) = (1, 0.0);
+    for _ in 0..2 {
+        if seconds > 0.0 {
+            pieces = ((LONG_ENOUGH / seconds) as usize).clamp(1, MOST_PIECES);
+        }
+        group.send(to, &(pieces as u64).to_le_bytes(), PROBING)?;
+        let (piece, began) = (vec![0; PIECE], Instant::now());
+        for _ in 0..pieces {
+            group.send(to, &piece, PROBING)?;
+        }
+        group.receive(to, &mut message, PROBING)?;
+        seconds = began.elapsed().as_secs_f64();
+    }
+    let bits_per_second = (pieces * PIECE * 8) as f64 / seconds;
+    Ok(Some(Pair { from, to, latency_seconds: median(&round_trips) / 2.0, bits_per_second }))
+}
+
+/// This worker's rate when everyone sends to the next.
+fn ring(group: &mut dyn Collective) -> Result<f64> {
+    let (rank, workers) = (group.rank(), group.size());
+    let (next, last) = ((rank + 1) % workers, (rank + workers - 1) % workers);
+    let (piece, mut message) = (vec![0; PIECE], Vec::new());
+    let mut pieces = 1;
+    loop {
+        gather(group, &[])?;
+        let began = Instant::now();
+        for _ in 0..pieces {
+            group.send(next, &piece, PROBING)?;
+        }
+        for _ in 0..pieces {
+            message.resize(PIECE, 0);
+            group.receive(last, &mut message, PROBING)?;
+        }
+        let seconds = slowest(&gather(group, &began.elapsed().as_secs_f64().to_le_bytes())?)?;
+        if seconds >= LONG_ENOUGH || pieces == MOST_PIECES {
+            return Ok((pieces * PIECE * 8) as f64 / seconds);
+        }
+        pieces = ((pieces as f64 * 1.2 * LONG_ENOUGH / seconds) as usize).clamp(pieces + 1, MOST_PIECES);
+    }
+}
+
+/// Everyone's `told`, in rank order; nobody goes on before everybody came.
+fn gather(group: &mut dyn Collective, told: &[u8]) -> thinwire::Result<Vec<Vec<u8>>> {
+    let (rank, workers) = (group.rank(), group.size());
+    let others = || (0..workers).filter(|other| *other != rank);
+    for to in others() {
+        group.send(to, told, PROBING)?;
+    }
+    let mut all = vec![told.to_vec(); workers];
+    for from in others() {
+        group.receive(from, &mut all[from], PROBING)?;
+    }
+    Ok(all)
+}
+
+fn slowest(times: &[Vec<u8>]) -> Result<f64> {
+    let mut slowest = 0.0_f64;
+    for time in times {
+        slowest = slowest.max(f64::from_le_bytes(time[..].try_into().context("a time")?));
+    }
+    Ok(slowest)
+}
+
+/// A vector to average, the same on all workers.
+fn vector(values: usize) -> Floats {
+    let mut x = Floats::zeroed(values);
+    x.iter_mut().enumerate().for_each(|(i, x)| *x = (i.wrapping_mul(2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
+    x
+}
+
+/// MPI's own sum of the vector, as a yardstick.
+fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) -> Result<Mean> {
+    let (x, mut sum) = (vector(arguments.values), Floats::zeroed(arguments.values));
+    let mut runs = Vec::new();
+    for _ in 0..=arguments.repeats {
+        gather(&mut *group, &[])?;
+        let began = Instant::now();
+        team.all_reduce(&x, &mut sum);
+        runs.push(slowest(&gather(&mut *group, &began.elapsed().as_secs_f64().to_le_bytes())?)?);
+    }
+    let workers = group.size() as u64;
+    let sent = 2 * 4 * arguments.values as u64 * (workers - 1) / workers; // what a ring sends: MPI does not tell
+    Ok(Mean::of("MPI_Allreduce, f32".to_owned(), arguments.values, sent, runs))
+}
+
+/// A mean as the engine takes it in training: exact if the codec is a cast, coarse with its residues if not.
+fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Result<Mean> {
+    let workers = group.size();
+    let shape = Shape { values: arguments.values, block: BLOCK, workers, topology: Topology::Sharded };
+    let coding = || Some(Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(BUCKET)));
+    let exact = matches!(codec, CodecName::F32 | CodecName::Bf16 | CodecName::F16);
+    let (round, codings) = match exact {
+        true => (Round::Exact, Codings { exact: coding(), coarse: None }),
+        false => (Round::Coarse, Codings { exact: None, coarse: coding() }),
+    };
+    let mut exchange = Exchange::new(shape, codings, group, Threads::new(1)?);
+    let mut x = vector(arguments.values);
+    let mut runs = Vec::new();
+    for step in 0..=u64::from(arguments.repeats) {
+        exchange.gather(Operation::Note, step, &[])?;
+        let (began, now) = (Instant::now(), Now { step, lr: 0.0, rates: &[], contributes: true });
+        let vectors = Vectors { read: [], write: [&mut *x] };
+        let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);
+        let apply = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, mean: &[f32]| update::copy(mean, x);
+        exchange.mean(round, &now, vectors, fill, apply)?;
+        let took = began.elapsed().as_secs_f64().to_le_bytes();
+        runs.push(slowest(&exchange.gather(Operation::Note, step, &took)?)?);
+    }
+    let sent = exchange.group.traffic.bytes_sent / (u64::from(arguments.repeats) + 1);
+    let kind = if exact { "exact" } else { "coarse" };
+    Ok(Mean::of(format!("{kind} mean, {codec}"), arguments.values, sent, runs))
+}
+
+impl Mean {
+    /// Without the first run, in which memory is touched and connections are made.
+    fn of(name: String, values: usize, bytes_sent_per_worker: u64, mut runs: Vec<f64>) -> Mean {
+        runs.remove(0);
+        Mean { name, values, bytes_sent_per_worker, seconds: median(&runs), runs }
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn show(probed: &Probed) {
+    let table = |header: &[&str], rows: Vec<Vec<String>>| {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
+        table.column_iter_mut().skip(1).for_each(|column| {
+            column.set_cell_alignment(CellAlignment::Right);
+        });
+        say!("\n{table}");
+    };
+    let pair = |pair: &Pair| {
+        let hosts = [probed.hosts[pair.from], probed.hosts[pair.to]];
+        let place =
+            if hosts[0] == hosts[1] { "one host".to_owned() } else { format!("hosts {} and {}", hosts[0], hosts[1]) };
+        vec![format!("{} → {}, {place}", pair.from, pair.to), time(pair.latency_seconds), rate(pair.bits_per_second)]
+    };
+    table(&["workers", "latency", "rate"], probed.pairs.iter().map(pair).collect());
+    say!("all at once, each to the next: {} a worker, at the slowest", rate(probed.bits_per_second_all_at_once));
+    let longest = probed.means.iter().map(|mean| mean.seconds).fold(0.0, f64::max);
+    let mean = |mean: &Mean| {
+        let sent = bytes(mean.bytes_sent_per_worker as f64);
+        vec![mean.name.clone(), sent, time(mean.seconds), format!("{:.1}", longest / mean.seconds.max(1e-12))]
+    };
+    let values = crate::screen::count(probed.means.first().map_or(0.0, |mean| mean.values as f64));
+    let title = format!("{values} values");
+    table(&[&title, "bytes a worker", "time", "times as fast as the slowest"], probed.means.iter().map(mean).collect());
+}
+
+/// 12.3 µs, 4.56 ms, 1.23 s.
+fn time(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        seconds if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
+        seconds => format!("{seconds:.2} s"),
+    }
+}
+
+/// 941 Mb/s, 9.41 Gb/s.
+fn rate(bits_per_second: f64) -> String {
+    match bits_per_second {
+        rate if rate < 1e9 => format!("{:.0} Mb/s", rate / 1e6),
+        rate => format!("{:.2} Gb/s", rate / 1e9),
+    }
+}

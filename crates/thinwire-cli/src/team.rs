@@ -1,0 +1,231 @@
+//! Where the workers of a run are: threads of this process, or processes that mpirun or srun has started.
+//!
+//! Of several processes the one with worker 0 speaks; the others keep quiet unless they fail. What could fail on one machine
+//! alone, such as reading a file, is agreed on: all go on, or all end, and whoever failed says why.
+
+use crate::failure::{Failure, Outcome};
+use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+#[cfg(feature = "mpi")]
+use thinwire::mpi::World;
+use thinwire::{Collective, threads};
+
+pub enum Team {
+    Threads,
+    Processes(Processes),
+}
+
+/// This process among the others.
+pub struct Processes {
+    /// For what is agreed on outside of a run.
+    control: Mutex<Box<dyn Collective>>,
+    rank: usize,
+    hosts: Vec<usize>,
+    #[cfg(feature = "mpi")]
+    world: World,
+}
+
+/// How long processes wait for each other outside of a run: one of them may read a large file, or empty a folder.
+#[cfg(feature = "mpi")]
+const SETTING_UP: Duration = Duration::from_secs(600);
+
+/// What one process tells the others of its failure.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    text: String,
+    code: u8,
+}
+
+impl Team {
+    /// The team that `transport` asks for: MPI's when this process has siblings, if nothing else is said.
+    pub fn of(transport: Option<&str>) -> Result<Team> {
+        match transport {
+            Some("mpi") if launcher().is_none() => Err(anyhow!(
+                "--transport mpi: this process was not started by mpirun or srun; try mpirun -np 4 thinwire train …"
+            )),
+            Some("mpi") => Processes::start().map(Team::Processes),
+            None | Some("auto") if launcher().is_some() => Processes::start().map(Team::Processes),
+            _ => alone_in_slurm().map(|()| Team::Threads),
+        }
+    }
+
+    fn processes(&self) -> Option<&Processes> {
+        match self {
+            Team::Threads => None,
+            Team::Processes(processes) => Some(processes),
+        }
+    }
+
+    /// How many workers there are, if that is not for the settings to say.
+    pub fn size(&self) -> Option<usize> {
+        self.processes().map(|processes| processes.hosts.len())
+    }
+
+    /// The worker of this process, where each has one of its own.
+    pub fn rank(&self) -> Option<usize> {
+        self.processes().map(|processes| processes.rank)
+    }
+
+    /// Whether this process speaks for all.
+    pub fn leads(&self) -> bool {
+        self.rank().unwrap_or(0) == 0
+    }
+
+    pub fn transport(&self) -> &'static str {
+        if self.processes().is_some() { "mpi" } else { "threads" }
+    }
+
+    /// "threads", "MPI (4 hosts)".
+    pub fn shown(&self) -> String {
+        let Some(processes) = self.processes() else { return "threads".to_owned() };
+        let hosts = processes.hosts.iter().max().map_or(1, |last| last + 1);
+        format!("MPI ({hosts} host{})", if hosts == 1 { "" } else { "s" })
+    }
+
+    /// Runs `work` for each worker that this process has, and returns how they ended.
+    pub fn run<T: Send>(
+        &self,
+        workers: usize,
+        deadline: Duration,
+        work: impl Fn(Box<dyn Collective>) -> Result<T> + Sync,
+    ) -> Vec<Result<T>> {
+        match self {
+            Team::Threads => threads::run_within(workers, deadline, |group| work(Box::new(group))),
+            Team::Processes(processes) => vec![processes.group(deadline).and_then(work)],
+        }
+    }
+
+    /// What this process made of something, if all made something of it. If one did not, all fail; who says why is whoever
+    /// failed, once if several failed alike.
+    pub fn agree<T>(&self, mine: Outcome<T>) -> Outcome<T> {
+        let Some(processes) = self.processes() else { return mine };
+        let told = mine.as_ref().err().map(|failure| Told { text: failure.to_string(), code: failure.code() });
+        let all = processes.gather(&told).map_err(Failure::Run)?;
+        let Some(first) = all.iter().flatten().next() else { return mine };
+        match mine {
+            Ok(_) => Err(Failure::Told(first.code)),
+            Err(failure) => {
+                let said = all[..processes.rank].iter().flatten().any(|told| told.text == failure.to_string());
+                Err(if said { Failure::Told(failure.code()) } else { failure })
+            }
+        }
+    }
+
+    /// Does `work` on a folder once, whether the machines share it or each has its own: worker 0 first, then the first worker
+    /// of every other host.
+    pub fn on_every_host(&self, work: impl Fn() -> Outcome) -> Outcome {
+        let Some(Processes { rank, hosts, .. }) = self.processes() else { return work() };
+        let first = hosts.iter().position(|host| *host == hosts[*rank]) == Some(*rank);
+        self.agree(if *rank == 0 { work() } else { Ok(()) })?;
+        self.agree(if *rank != 0 && first { work() } else { Ok(()) })
+    }
+}
+
+impl Processes {
+    /// What all processes have to tell, in rank order.
+    fn gather<T: Serialize + for<'a> Deserialize<'a>>(&self, told: &T) -> Result<Vec<T>> {
+        const AGREEING: &str = "setting up";
+        let (group, told) =
+            (&mut *self.control.lock().unwrap_or_else(PoisonError::into_inner), serde_json::to_vec(told)?);
+        let others = || (0..self.hosts.len()).filter(|other| *other != self.rank);
+        for to in others() {
+            group.send(to, &told, AGREEING)?;
+        }
+        let mut all = vec![told.clone(); self.hosts.len()];
+        for from in others() {
+            group.receive(from, &mut all[from], AGREEING)?;
+        }
+        all.iter().map(|told| Ok(serde_json::from_slice(told)?)).collect()
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Processes {
+    fn start() -> Result<Processes> {
+        let world = World::start()?;
+        let control = world.group(SETTING_UP)?;
+        let (rank, hosts) = (control.rank(), control.hosts());
+        Ok(Processes { control: Mutex::new(Box::new(control)), rank, hosts, world })
+    }
+
+    fn group(&self, deadline: Duration) -> Result<Box<dyn Collective>> {
+        Ok(Box::new(self.world.group(deadline)?))
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Team {
+    /// The sum of `x` over all processes, as MPI takes it.
+    pub fn all_reduce(&self, x: &[f32], sum: &mut [f32]) {
+        if let Team::Processes(processes) = self {
+            processes.world.all_reduce(x, sum);
+        }
+    }
+
+    /// The end, when all came to it together.
+    pub fn end(self) {
+        if let Team::Processes(Processes { world, control, .. }) = self {
+            drop(control);
+            world.end();
+        }
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+impl Processes {
+    fn start() -> Result<Processes> {
+        Err(anyhow!(
+            "{} started this process, but it was built without MPI: build it with --features mpi, or give --transport \
+             threads to run in one process",
+            launcher().unwrap_or("mpirun")
+        ))
+    }
+
+    fn group(&self, _: Duration) -> Result<Box<dyn Collective>> {
+        unreachable!("there is no MPI here")
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+impl Team {
+    pub fn all_reduce(&self, _: &[f32], _: &mut [f32]) {}
+
+    pub fn end(self) {}
+}
+
+/// What started this process beside others, as far as its environment tells.
+pub fn launcher() -> Option<&'static str> {
+    let set = |name: &str| std::env::var_os(name).is_some();
+    match () {
+        () if set("SLURM_STEP_ID") && (set("PMI_RANK") || set("PMIX_RANK")) => Some("srun"),
+        () if ["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"].into_iter().any(set) => Some("mpirun"),
+        () => None,
+    }
+}
+
+/// This process's rank, before MPI has started.
+pub fn rank_by_environment() -> Option<usize> {
+    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+/// srun starts several tasks, and without MPI each of them would train alone.
+fn alone_in_slurm() -> Result<()> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<usize>().ok());
+    match (number("SLURM_STEP_NUM_TASKS"), number("SLURM_PROCID")) {
+        (Some(tasks), Some(_)) if tasks > 1 && launcher().is_none() => Err(anyhow!(
+            "srun started {tasks} tasks without MPI, and each would train alone: give srun --mpi=pmix, or --ntasks=1"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Called when this process is told to stop. mpirun tells so when another process was lost, and kills this one soon after.
+pub fn told_to_stop() {
+    #[cfg(feature = "mpi")]
+    if launcher() == Some("mpirun") {
+        let set = std::env::var("OMPI_MCA_odls_base_sigkill_timeout").ok().and_then(|seconds| seconds.parse().ok());
+        thinwire::mpi::hurry(Duration::from_secs(set.unwrap_or(1)));
+    }
+}

@@ -113,13 +113,14 @@ impl Team {
         }
     }
 
-    /// Does `work` on a folder once, whether the machines share it or each has its own: worker 0 first, then the first worker
-    /// of every other host.
-    pub fn on_every_host(&self, work: impl Fn() -> Outcome) -> Outcome {
-        let Some(Processes { rank, hosts, .. }) = self.processes() else { return work() };
-        let first = hosts.iter().position(|host| *host == hosts[*rank]) == Some(*rank);
-        self.agree(if *rank == 0 { work() } else { Ok(()) })?;
-        self.agree(if *rank != 0 && first { work() } else { Ok(()) })
+    /// Does `work` on a folder, whether the processes share it or each has its own: worker 0 first, then all others. So it must
+    /// do no harm where it was done before, or is being done.
+    pub fn everywhere(&self, work: impl Fn() -> Outcome) -> Outcome {
+        if self.processes().is_none() {
+            return work();
+        }
+        self.agree(if self.leads() { work() } else { Ok(()) })?;
+        self.agree(if self.leads() { Ok(()) } else { work() })
     }
 }
 

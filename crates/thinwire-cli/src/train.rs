@@ -11,7 +11,7 @@ use crate::settings::{Settings, TaskName};
 use crate::team::{self, Team};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -105,7 +105,7 @@ pub fn task_name(settings: &Settings) -> &'static str {
 /// All of them, on all machines, are looked at before the first is emptied.
 pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Outcome {
     team.agree(dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite)).map_err(Failure::Usage))?;
-    team.on_every_host(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
+    team.everywhere(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
 }
 
 fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
@@ -126,17 +126,15 @@ fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
 
 /// A folder without a run.
 fn empty(dir: &Path) -> anyhow::Result<()> {
-    for old in ["checkpoint", "plots"] {
-        let old = dir.join(old);
-        if old.exists() {
-            std::fs::remove_dir_all(&old).with_context(|| old.display().to_string())?;
-        }
+    let gone = |old: &Path, removed: std::io::Result<()>| match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| old.display().to_string()),
+        _ => Ok(()), // never there, or another worker was faster
+    };
+    for old in ["checkpoint", "plots"].map(|old| dir.join(old)) {
+        gone(&old, std::fs::remove_dir_all(&old))?;
     }
-    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS] {
-        let old = dir.join(old);
-        if old.exists() {
-            std::fs::remove_file(&old).with_context(|| old.display().to_string())?;
-        }
+    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS].map(|old| dir.join(old)) {
+        gone(&old, std::fs::remove_file(&old))?;
     }
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())
 }
@@ -172,7 +170,7 @@ pub fn run(
     let resume = initial.is_none();
     let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
     if !resume {
-        team.on_every_host(|| write_settings(job, dir).map_err(Failure::Run))?;
+        team.everywhere(|| write_settings(job, dir).map_err(Failure::Run))?;
     }
     let quiet = flags.quiet || !team.leads();
     if !quiet {
@@ -203,7 +201,7 @@ pub fn run(
     Ok(Some((summary, end.params)))
 }
 
-/// Every machine gets the file, for the workers on it to resume from; where they share the folder they write the same.
+/// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
 fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
     // Without `out`: who gives this file to --config wants another run, not this one replaced.
     let text = toml::to_string(&Settings { out: None, ..job.settings.clone() })?;

@@ -31,7 +31,7 @@ impl Place {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thinwire"));
         command.args(line.split_whitespace()).current_dir(self.0.path()).stdin(Stdio::null());
         command

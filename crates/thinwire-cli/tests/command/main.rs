@@ -5,6 +5,10 @@ mod bad_input;
 mod compare;
 mod config;
 mod finetune;
+mod launchers;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod probe;
 mod report;
 mod stop;
 mod train;

@@ -1,0 +1,35 @@
+//! What the command makes of the launcher that started it, before there is any MPI.
+
+use crate::helper::{Place, Ran};
+
+fn under(variables: &[(&str, &str)], line: &str) -> Ran {
+    let place = Place::new();
+    Ran::of(line, place.command(line).envs(variables.iter().copied()).output().expect("the binary runs"))
+}
+
+#[test]
+#[cfg(not(feature = "mpi"))]
+fn a_build_without_mpi_does_not_train_alone_beside_others() {
+    let mpirun = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "0")];
+    under(&mpirun, "train --steps 1").refused(&["mpirun", "--features mpi", "--transport threads"]);
+    under(&[("PMI_RANK", "0"), ("SLURM_STEP_ID", "0")], "train --steps 1").refused(&["srun", "--features mpi"]);
+}
+
+#[test]
+fn srun_without_mpi_is_noticed() {
+    under(&[("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "1")], "train --steps 1")
+        .refused(&["4 tasks", "--mpi=pmix"]);
+}
+
+#[test]
+fn mpi_is_not_there_without_a_launcher() {
+    under(&[], "train --transport mpi").refused(&["--transport mpi", "mpirun -np 4 thinwire"]);
+    under(&[], "train --transport pigeon").refused(&["--transport", "pigeon"]);
+}
+
+#[test]
+fn a_mistyped_flag_is_answered_once() {
+    let other = under(&[("OMPI_COMM_WORLD_RANK", "3")], "train --setps 3");
+    assert_eq!((other.code, other.stderr.as_str()), (Some(2), ""));
+    under(&[("OMPI_COMM_WORLD_RANK", "0")], "train --setps 3").refused(&["--setps", "--steps"]);
+}

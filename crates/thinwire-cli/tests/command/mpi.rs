@@ -1,0 +1,226 @@
+//! The command under mpirun: the same bits as on threads, and no end without a word.
+
+use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, text};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// `mpirun` with these arguments; more processes than cores, and root in a container, are fine.
+fn mpirun(place: &Place, arguments: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "--allow-run-as-root"]).args(arguments);
+    command.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// `mpirun -np processes thinwire line`.
+fn under_mpi(place: &Place, processes: usize, line: &str) -> Command {
+    let (processes, binary) = (processes.to_string(), env!("CARGO_BIN_EXE_thinwire"));
+    let mut arguments = vec!["-np", &processes, binary];
+    arguments.extend(line.split_whitespace());
+    mpirun(place, &arguments)
+}
+
+fn ran(place: &Place, processes: usize, line: &str) -> Ran {
+    Ran::of(line, under_mpi(place, processes, line).output().expect("mpirun runs"))
+}
+
+fn trained(place: &Place, processes: usize, flags: &str) -> Value {
+    ran(place, processes, &format!("train {NETWORK} --steps 30 {flags} --json --quiet")).json()
+}
+
+#[test]
+fn threads_and_mpi_end_in_the_same_digest() {
+    for (optimizer, workers) in OPTIMIZERS.iter().zip([2, 3, 4, 3]) {
+        let place = Place::new();
+        let on_threads = place.digest(&format!("--optimizer {optimizer} --workers {workers} --out threads"));
+        let on_mpi = trained(&place, workers, &format!("--optimizer {optimizer} --out mpi"));
+        assert_eq!(text(&on_mpi["digest"]), on_threads, "{optimizer}");
+        assert_eq!((on_mpi["transport"].as_str(), on_mpi["workers"].as_u64()), (Some("mpi"), Some(workers as u64)));
+        assert_eq!(place.timeless_metrics("mpi"), place.timeless_metrics("threads"), "{optimizer}");
+    }
+}
+
+#[test]
+fn a_run_of_threads_goes_on_under_mpi_and_back() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 600 --workers 3 --checkpoint-every 50 --json --quiet --out");
+    let whole = place.thinwire(&format!("{line} whole")).json();
+    let mut child = place.start(&format!("{line} parts"));
+    wait_for(&place, "parts/checkpoint/manifest.json", &mut child);
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    let mut child = under_mpi(&place, 3, "train --resume parts --json --quiet").spawn().expect("mpirun");
+    let before = std::fs::read_to_string(place.path("parts/checkpoint/manifest.json")).expect("a manifest");
+    while std::fs::read_to_string(place.path("parts/checkpoint/manifest.json")).is_ok_and(|now| now == before) {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before it had begun");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for process in workers_of(&place) {
+        signal("-KILL", process);
+    }
+    child.wait_with_output().expect("mpirun ends");
+    let resumed = place.thinwire("train --resume parts --json --quiet").json();
+    assert_eq!(resumed["digest"], whole["digest"]);
+    assert_eq!(resumed["bytes_sent_per_worker"], whole["bytes_sent_per_worker"]);
+}
+
+#[test]
+fn compare_runs_under_mpi() {
+    let place = Place::new();
+    let line = format!("compare {NETWORK} --steps 20 --optimizers adam,zero-one-adam --out both --json");
+    let compared = ran(&place, 2, &line).json();
+    assert_eq!(compared["runs"].as_array().map(Vec::len), Some(2));
+    assert!(place.path("both/report.html").exists());
+}
+
+/// Folders of their own, as on machines that share nothing: each process gets its own --out.
+#[test]
+fn every_worker_resumes_from_its_own_folder() {
+    let place = Place::new();
+    let (binary, steps) = (env!("CARGO_BIN_EXE_thinwire"), 400);
+    let whole =
+        place.thinwire(&format!("train {NETWORK} --steps {steps} --workers 2 --out whole --json --quiet")).json();
+    let line =
+        |rank: usize| format!("train {NETWORK} --steps {steps} --checkpoint-every 50 --quiet --json --out host{rank}");
+    let on_both = |lines: [String; 2]| {
+        let mut arguments = vec!["-np", "1", binary];
+        arguments.extend(lines[0].split_whitespace());
+        arguments.extend([":", "-np", "1", binary]);
+        arguments.extend(lines[1].split_whitespace());
+        mpirun(&place, &arguments)
+    };
+    let mut child = on_both([line(0), line(1)]).spawn().expect("mpirun");
+    wait_for(&place, "host1/checkpoint/manifest.json", &mut child);
+    for process in workers_of(&place) {
+        signal("-KILL", process);
+    }
+    child.wait_with_output().expect("mpirun ends");
+    let files = |folder: &str| {
+        let entries = std::fs::read_dir(place.path(folder).join("checkpoint")).expect("a checkpoint");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.ends_with("safetensors")).collect::<Vec<_>>()
+    };
+    assert!(files("host0").iter().all(|name| name.contains("worker-0")), "{:?}", files("host0"));
+    assert!(files("host1").iter().all(|name| name.contains("worker-1")), "{:?}", files("host1"));
+    let resume = |rank: usize| format!("train --resume host{rank} --json --quiet");
+    let resumed = Ran::of("--resume", on_both([resume(0), resume(1)]).output().expect("mpirun")).json();
+    assert_eq!(resumed["digest"], whole["digest"]);
+    assert!(place.path("host0/report.html").exists() && !place.path("host1/report.html").exists());
+}
+
+#[test]
+fn bad_input_is_refused_once() {
+    let place = Place::new();
+    for (line, words) in [
+        ("train --data nowhere.txt", ["nowhere.txt", ""]),
+        ("train --workers 2", ["workers = 2", "3 processes were started"]),
+        ("train --kappa 3", ["--kappa", ""]),
+    ] {
+        let ran = ran(&place, 3, line);
+        assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
+        assert_eq!(ran.stderr.matches("error: ").count(), 1, "{line}\n{}", ran.stderr);
+        assert!(words.iter().all(|word| ran.stderr.contains(word)), "{line}\n{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_worker_whose_file_is_missing_says_so_and_all_end() {
+    let place = Place::new();
+    place.write("text.txt", "to be or not to be, that is the question; ".repeat(400));
+    let binary = env!("CARGO_BIN_EXE_thinwire");
+    let line = |data: &str| format!("train {NETWORK} --steps 5 --data {data} --out run");
+    let (here, missing) = (line("text.txt"), line("missing.txt"));
+    let mut arguments = vec!["-np", "1", binary];
+    arguments.extend(here.split_whitespace());
+    arguments.extend([":", "-np", "1", binary]);
+    arguments.extend(missing.split_whitespace());
+    let ran = Ran::of("two", mpirun(&place, &arguments).output().expect("mpirun"));
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("missing.txt"), "{}", ran.stderr);
+    assert!(!place.path("run").exists());
+}
+
+/// A worker dies at any moment: the others name it, at once, and the last checkpoint resumes bit for bit.
+#[test]
+fn a_killed_worker_is_named_by_all_others() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 3000 --checkpoint-every 20 --quiet --json --out");
+    let whole = place.thinwire(&format!("{line} whole --workers 3")).json();
+    for victim in [0, 1, 2] {
+        let mut child = under_mpi(&place, 3, &format!("{line} parts{victim} --deadline 60")).spawn().expect("mpirun");
+        wait_for(&place, &format!("parts{victim}/checkpoint/manifest.json"), &mut child);
+        std::thread::sleep(Duration::from_millis(37 * victim as u64)); // anywhere in a step
+        let began = Instant::now();
+        signal("-KILL", rank_of(&place, victim));
+        let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
+        assert!(began.elapsed() < Duration::from_secs(20), "the deadline is for those who fall silent");
+        named(&ran, victim, 3, "left while others waited");
+    }
+    let resumed = ran(&place, 3, "train --resume parts2 --json --quiet").json();
+    assert_eq!(resumed["digest"], whole["digest"]);
+}
+
+/// A worker stands still: the others name it when the deadline has passed.
+#[test]
+fn a_stopped_worker_is_named_by_all_others() {
+    for (victim, optimizer) in [(1, "zero-one-adam"), (0, "efficient-adam --set topology=central")] {
+        let place = Place::new();
+        let line = format!(
+            "train {NETWORK} --steps 100000 --eval-every 100000 --quiet --deadline 3 --out run --optimizer {optimizer}"
+        );
+        let mut child = under_mpi(&place, 3, &line).spawn().expect("mpirun");
+        wait_for(&place, "run/metrics.jsonl", &mut child);
+        let (process, began) = (rank_of(&place, victim), Instant::now());
+        signal("-STOP", process);
+        let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
+        let waited = began.elapsed();
+        assert!(Duration::from_secs(2) < waited && waited < Duration::from_secs(25), "{waited:?}");
+        named(&ran, victim, 3, "did not answer within 3s");
+    }
+}
+
+/// Every worker but the victim has said who it was.
+#[track_caller]
+fn named(ran: &Ran, victim: usize, workers: usize, how: &str) {
+    assert_ne!(ran.code, Some(0));
+    for worker in (0..workers).filter(|worker| *worker != victim) {
+        let said = format!("worker {worker}: error: worker {victim} {how}");
+        assert!(ran.stderr.contains(&said), "no {said:?} in\n{}", ran.stderr);
+    }
+}
+
+fn wait_for(place: &Place, file: &str, child: &mut Child) {
+    while std::fs::metadata(place.path(file)).map_or(0, |file| file.len()) == 0 {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before there was a {file}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The processes of thinwire that run in `place`.
+fn workers_of(place: &Place) -> Vec<u32> {
+    let folder = place.path("").canonicalize().expect("a folder");
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let entries = std::fs::read_dir("/proc").expect("Linux").filter_map(|entry| number(entry.ok()?));
+    let here = |process: &u32| {
+        let link = |name: &str| std::fs::read_link(format!("/proc/{process}/{name}")).ok();
+        link("cwd").is_some_and(|cwd| cwd == folder)
+            && link("exe").is_some_and(|exe| exe == Path::new(env!("CARGO_BIN_EXE_thinwire")).canonicalize().unwrap())
+    };
+    entries.filter(here).collect()
+}
+
+/// The process of this rank, as its environment tells.
+fn rank_of(place: &Place, rank: usize) -> u32 {
+    let wanted = format!("OMPI_COMM_WORLD_RANK={rank}");
+    let is = |process: &u32| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    workers_of(place).into_iter().find(is).unwrap_or_else(|| panic!("no process of rank {rank}"))
+}
+
+fn signal(name: &str, process: u32) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().expect("kill").success());
+}

@@ -4,6 +4,8 @@
 //! alone, such as reading a file, is agreed on: all go on, or all end, and whoever failed says why.
 
 use crate::failure::{Failure, Outcome};
+#[cfg(feature = "mpi")]
+use crate::screen::say;
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
@@ -222,11 +224,16 @@ fn alone_in_slurm() -> Result<()> {
     }
 }
 
-/// Called when this process is told to stop. mpirun tells so when another process was lost, and kills this one soon after.
+/// Called when this process is told to stop. mpirun tells so when another process was lost, kills this one soon after, and
+/// may not pass on what it says at its very end: so whom it waits for is said now.
 pub fn told_to_stop() {
     #[cfg(feature = "mpi")]
     if launcher() == Some("mpirun") {
         let set = std::env::var("OMPI_MCA_odls_base_sigkill_timeout").ok().and_then(|seconds| seconds.parse().ok());
         thinwire::mpi::hurry(Duration::from_secs(set.unwrap_or(1)));
+        std::thread::sleep(Duration::from_millis(200));
+        if let (Some(rank), Some(other)) = (rank_by_environment(), thinwire::mpi::waits_for()) {
+            say!("worker {rank}: told to stop while it waits for worker {other}, which is gone or busy");
+        }
     }
 }

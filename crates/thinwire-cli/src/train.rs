@@ -147,10 +147,10 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         if set.swap(true, Ordering::Relaxed) {
             std::process::exit(130); // asked twice: do not wait for the step
         }
-        team::told_to_stop();
         if team::rank_by_environment().unwrap_or(0) == 0 {
             say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)");
         }
+        team::told_to_stop();
     });
     if let Err(error) = handled {
         say!("warning: Ctrl-C will stop the run without a checkpoint ({error})");

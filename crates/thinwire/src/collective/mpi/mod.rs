@@ -21,6 +21,7 @@ use neighbours::Process;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Tags: messages of the engine, and words between transports.
@@ -104,15 +105,22 @@ impl World {
 ///
 /// Launchers end all processes when one is lost, and do not tell the others which.
 pub fn hurry(left: Duration) {
-    HURRY.get_or_init(|| Instant::now() + left.max(HURRY_ASK));
+    HURRY.get_or_init(|| Instant::now() + left.max(HURRY_TELL));
 }
 
 /// When the launcher will end this process.
 static HURRY: OnceLock<Instant> = OnceLock::new();
 
-/// How long before its end a process asks who waits for whom, and tells what it has found.
-const HURRY_ASK: Duration = Duration::from_millis(500);
+/// How long before its end a process gives up waiting.
 const HURRY_TELL: Duration = Duration::from_millis(350);
+
+/// Whom this process waits for, as far as it has found out: at once when told to [`hurry`], else only when it has waited long.
+pub fn waits_for() -> Option<usize> {
+    usize::try_from(WAITS_FOR.load(Ordering::Relaxed)).ok()
+}
+
+/// Below 0: for nobody.
+static WAITS_FOR: AtomicI64 = AtomicI64::new(-1);
 
 /// A worker's end of a group of processes.
 pub struct Mpi {
@@ -231,7 +239,7 @@ impl Mpi {
         self.listen(wait)?;
         self.call_the_roll(wait, now)?;
         if let Some(end) = HURRY.get() {
-            wait.ask_at = wait.ask_at.min(*end - HURRY_ASK);
+            wait.ask_at = now;
             wait.give_up = wait.give_up.min(*end - HURRY_TELL);
         }
         if now >= wait.give_up {
@@ -243,6 +251,7 @@ impl Mpi {
             wait.asked = Some(wait.from);
             self.say(wait.from, Word::Ask)?;
         }
+        WAITS_FOR.store(wait.asked.map_or(-1, |worker| worker as i64), Ordering::Relaxed);
         Ok(())
     }
 
@@ -425,6 +434,9 @@ impl Collective for Mpi {
             self.rest(&mut wait)?;
         }
         *message = flight.into_buffer();
+        if wait.asked.is_some() {
+            WAITS_FOR.store(-1, Ordering::Relaxed);
+        }
         Ok(())
     }
 }

@@ -5,7 +5,6 @@
 //! all owners work at once, and packing one bucket overlaps sending another.
 
 use crate::codec::Codec;
-use crate::message::HEADER_LEN;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -30,7 +29,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `bucket_bytes` bounds what a worker sends up, or down, in one bucket, as far as whole blocks allow.
+    /// `bucket_bytes` bounds what a worker sends each way in one bucket, as far as whole blocks allow.
     pub fn new(shape: Shape, block_bytes: usize, bucket_bytes: usize) -> Layout {
         let Shape { values, block, workers, topology } = shape;
         let owners = if topology == Topology::Sharded { workers } else { 1 };
@@ -82,18 +81,6 @@ impl Layout {
     /// The bytes of `blocks` under `codec`.
     pub fn payload_len(&self, codec: &dyn Codec, blocks: &Range<usize>) -> usize {
         encoded_len(codec, self.block, self.values_of(blocks).len())
-    }
-
-    /// The bytes worker `rank` sends in one round, headers and all: its part of the vector to every other owner, and
-    /// the means it serves to every other worker.
-    pub fn bytes_sent(&self, rank: usize, up: &dyn Codec, down: &dyn Codec) -> u64 {
-        let message = |codec, r, k| (HEADER_LEN + self.payload_len(codec, &self.bucket(r, k))) as u64;
-        let sent_up = |k| self.owners().filter(|r| *r != rank).map(|r| message(up, r, k)).sum::<u64>();
-        let sent_down = |k| {
-            let others = if self.owners().contains(&rank) { self.workers as u64 - 1 } else { 0 };
-            others * message(down, rank, k)
-        };
-        (0..self.buckets()).map(|k| sent_up(k) + sent_down(k)).sum()
     }
 }
 

@@ -43,6 +43,7 @@ pub mod codec;
 pub mod kernel;
 pub mod memory;
 pub mod tiles;
+pub mod hosts;
 pub mod layout;
 pub mod message;
 pub mod collective;

@@ -32,20 +32,25 @@ pub enum Operation {
     AbortNotFinite = 8,
     /// What the program on top of the engine has to say.
     Note = 9,
+    /// To the relay of the sender's host.
+    ExactInside = 10,
+    CoarseInside = 11,
 }
 
 impl Operation {
     fn from_byte(byte: u8) -> Option<Operation> {
         use Operation::*;
-        [Hello, ExactUp, ExactDown, CoarseUp, CoarseDown, Saved, Abort, AbortNotFinite, Note]
-            .into_iter()
-            .find(|operation| *operation as u8 == byte)
+        let rounds = [ExactInside, ExactUp, ExactDown, CoarseInside, CoarseUp, CoarseDown];
+        let rest = [Hello, Saved, Abort, AbortNotFinite, Note];
+        rounds.into_iter().chain(rest).find(|operation| *operation as u8 == byte)
     }
 
     /// The name in errors: "worker 3 did not answer within 30s during coarse mean, up".
     pub fn name(self) -> &'static str {
         match self {
             Operation::Hello => "hello",
+            Operation::ExactInside => "exact mean, inside a host",
+            Operation::CoarseInside => "coarse mean, inside a host",
             Operation::ExactUp => "exact mean, up",
             Operation::ExactDown => "exact mean, down",
             Operation::CoarseUp => "coarse mean, up",
@@ -72,7 +77,7 @@ pub struct Header {
     pub values: u64,
     pub block: u32,
     pub blocks: (u32, u32),
-    /// Up: 1, or 0 when the sender's vector is left out. Down: how many workers the mean is of.
+    /// Inside a host: 1, or 0 when the sender's vector is left out. Up and down: how many workers it is of.
     pub contributions: u32,
     /// Of the state that all workers share.
     pub digest: u64,
@@ -148,9 +153,10 @@ impl Header {
         Ok((header, payload))
     }
 
-    /// Whether the sender of this whole message takes part.
-    pub fn contributes(message: &[u8]) -> bool {
-        message[CONTRIBUTIONS_AT..CONTRIBUTIONS_AT + 4] != [0; 4]
+    /// How many workers this whole message is of.
+    pub fn contributions_in(message: &[u8]) -> u32 {
+        let field = message[CONTRIBUTIONS_AT..].first_chunk().expect("a whole header");
+        u32::from_le_bytes(*field)
     }
 
     /// Refuses a header of `worker` that differs from what worker `me` expects, and names the first field that does.

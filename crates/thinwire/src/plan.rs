@@ -7,6 +7,7 @@ use crate::collective::Rounds;
 use crate::config::{Config, Name};
 use crate::error::{Error, Result};
 use crate::exchange::{Coding, Codings};
+use crate::hosts::Hosts;
 use crate::layout::Shape;
 use crate::schedule::{Calendar, Round};
 use serde::Serialize;
@@ -18,6 +19,8 @@ pub struct Plan {
     name: Name,
     clips: bool,
     shape: Shape,
+    /// Where the workers are, whatever the form of the mean.
+    hosts: Hosts,
     codings: Codings,
     ends_synced: bool,
 }
@@ -42,8 +45,14 @@ impl Memory {
 }
 
 impl Plan {
-    /// Plans `steps` steps of `params` parameters on `workers` workers, at the configuration's learning rate.
+    /// Plans `steps` steps of `params` parameters on `workers` workers of one host, at the configuration's learning rate.
     pub fn new(config: &Config, params: usize, workers: usize, steps: u64) -> Result<Plan> {
+        Plan::on_hosts(config, params, &vec![0; workers], steps)
+    }
+
+    /// The same with worker i on host `hosts[i]`: any numbers, equal for workers that share one.
+    pub fn on_hosts(config: &Config, params: usize, hosts: &[usize], steps: u64) -> Result<Plan> {
+        let (workers, hosts) = (hosts.len(), Hosts::new(hosts));
         if workers == 0 {
             return Err(Error::config("workers", workers, "accepted: at least 1"));
         }
@@ -61,7 +70,8 @@ impl Plan {
         let shape = config.shape(params, workers);
         let clips = config.clip.is_some();
         let ends_synced = steps == 0 || calendar.round(steps - 1, lr(steps - 1)) != Round::Skipped;
-        Ok(Plan { steps, rounds, name: config.name, clips, shape, codings: config.codings(shape), ends_synced })
+        let codings = config.codings(shape, &config.hosts(&hosts)?);
+        Ok(Plan { steps, rounds, name: config.name, clips, shape, hosts, codings, ends_synced })
     }
 
     /// The same run with a sync at its end.
@@ -73,14 +83,26 @@ impl Plan {
 
     /// The bytes worker `rank` sends to others, headers included.
     pub fn bytes_sent(&self, rank: usize) -> u64 {
+        self.bytes_to(rank, |_| true)
+    }
+
+    /// Those of them that go to another host.
+    pub fn bytes_between_hosts(&self, rank: usize) -> u64 {
+        self.bytes_to(rank, |to| self.hosts.of(to) != self.hosts.of(rank))
+    }
+
+    fn bytes_to(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
-        let sent =
-            |rounds: u64, coding: &Option<Coding>| coding.as_ref().map_or(0, |coding| rounds * coding.bytes_sent(rank));
+        let sent = |rounds: u64, coding: &Option<Coding>| match coding {
+            Some(coding) if rounds > 0 => rounds * coding.bytes_sent(rank, &counts),
+            _ => 0,
+        };
         sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
     }
 
-    /// The bits that stand for one parameter on the wire, averaged over the steps, as the papers count: a mean in f32 is 32
-    /// bits, though a worker sends it twice but for its own part, once up and once down.
+    /// The bits that stand for one parameter between hosts, averaged over the steps, as the papers count: a mean in f32 is 32
+    /// bits, though a worker sends it twice but for its own part, once up and once down. What goes inside a host, where workers
+    /// of one add up first, is not in it.
     pub fn bits_per_param_per_step(&self) -> f64 {
         let bits = |rounds: u64, coding: &Option<Coding>| {
             coding.as_ref().map_or(0.0, |coding| rounds as f64 * coding.bits_per_value())
@@ -89,18 +111,19 @@ impl Plan {
         all / self.steps.max(1) as f64
     }
 
+    /// What worker `rank` holds. Its residue of the way up is as long as the vector also where a host has several workers, and
+    /// most of it stays 0: only the blocks that it relays have one.
     pub fn memory(&self, rank: usize) -> Memory {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let word = 4 * self.shape.values as u64;
         let residues = self.codings.coarse.as_ref().map_or(0, |coding| word + 4 * coding.owned(rank).len() as u64);
         let local = if self.name == Name::ZeroOneAdam { 2 * word } else { 0 };
         let clipping = if self.clips { word } else { 0 };
-        let buffers = 2 * self.shape.workers as u64 + 3;
         Memory {
             model: 2 * word,
             moments: 2 * word,
             beyond_adam: residues + local + clipping,
-            messages: buffers * self.codings.longest_message() as u64,
+            messages: (self.codings.buffers(rank) * self.codings.longest_message()) as u64,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::collective::{Collective, Traffic};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
+use crate::hosts::Hosts;
 use crate::kernel::reduce;
 use crate::message::Operation;
 use crate::optimizer::{Entry, Now, Optimizer, Share};
@@ -23,12 +24,15 @@ const WINDOWS: usize = 32;
 /// Words that each worker may choose for itself.
 const OWN: [&str; 1] = ["threads"];
 
-/// Words that may differ from one session to the next: no number of a healthy run depends on them.
-const INDIFFERENT: [&str; 3] = ["threads", "bucket", "non_finite"];
+/// Words that may differ from one session to the next: no number of a healthy run depends on them. Of `hierarchy` it is the
+/// hosts that count, and those may change like the number of workers.
+const INDIFFERENT: [&str; 4] = ["threads", "bucket", "non_finite", "hierarchy"];
 
 /// One of the workers that train a model together.
 pub struct Worker {
     config: Config,
+    /// As the means see them.
+    hosts: Hosts,
     exchange: Exchange,
     optimizer: Box<dyn Optimizer>,
     step: u64,
@@ -49,8 +53,9 @@ impl Worker {
 
     /// Joins `group` to go on from the checkpoint in `dir`, and writes its parameters to `params`.
     ///
-    /// With as many workers as saved it, the run goes on bit for bit. With another number the residues are conserved, and
-    /// local progress is folded in. When anything is wrong, `params` is left as it was.
+    /// With as many workers as saved it, and where workers of a host add up first the same ones on each host, the run goes on bit
+    /// for bit. Else the residues are conserved, and local progress is folded in. When anything is wrong, `params` is left as it
+    /// was.
     pub fn resume(config: &Config, dir: &Path, params: &mut [f32], group: Box<dyn Collective>) -> Result<Worker> {
         let saved = Checkpoint::open(dir)?;
         if saved.manifest.parameters != params.len() {
@@ -59,18 +64,21 @@ impl Worker {
         }
         let mut loaded = vec![0.0; params.len()];
         let mut worker = Worker::unmet(config, &loaded, group)?;
-        if let Some((key, now, then)) = difference(&worker.config, &saved.manifest.config, &INDIFFERENT) {
+        // A word that there was not yet when it was saved stands at its default.
+        let then = Config::from_json(&saved.manifest.config.to_string()).and_then(|config| config.resolved());
+        let then = then.map_err(|error| Error::checkpoint(dir, format!("its configuration: {error}")))?;
+        if let Some((key, now, then)) = difference(&words(&worker.config), &words(&then), &INDIFFERENT) {
             return Err(Error::checkpoint(dir, format!("{key} was {then} when it was saved, and is {now} now")));
         }
-        let (rank, workers) = (worker.rank(), worker.size());
-        saved.read(rank, workers, &mut worker.entries(&mut loaded))?;
+        let (rank, hosts) = (worker.rank(), worker.hosts.clone());
+        let regrouped = saved.read(rank, &hosts, &mut worker.entries(&mut loaded))?;
         if worker.step != saved.manifest.step {
             let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, worker.step);
             return Err(Error::checkpoint(dir, problem));
         }
-        let regrouped = saved.workers() != workers;
         worker.optimizer.loaded(regrouped, &mut loaded, &worker.exchange.threads);
         if regrouped {
+            worker.exchange.regrouped();
             worker.exchange.agree_on(bytemuck::cast_slice(&loaded));
         }
         worker.guarded(Worker::meet)?;
@@ -80,10 +88,12 @@ impl Worker {
 
     fn unmet(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
         let config = config.resolved()?;
+        let hosts = config.hosts(&Hosts::new(&group.hosts()))?;
         let shape = config.shape(params.len(), group.size());
         let lr_scale = config.groups(params.len())?.lr_scale;
         Ok(Worker {
-            exchange: Exchange::new(shape, config.codings(shape), group, config.threads()?),
+            exchange: Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?),
+            hosts,
             optimizer: config.optimizer(params)?,
             step: 0,
             rates: vec![0.0; lr_scale.len()],
@@ -93,14 +103,17 @@ impl Worker {
         })
     }
 
-    /// Tells the others the configuration, hears theirs, and refuses to go on if they differ.
+    /// Tells the others the configuration and the hosts, hears theirs, and refuses to go on if they differ.
     fn meet(&mut self) -> Result<()> {
-        let ours = serde_json::to_vec(&self.config).expect("a configuration is plain data");
-        let theirs = self.exchange.gather(Operation::Hello, self.step, &ours)?;
+        let mut ours = words(&self.config);
+        if !self.hosts.is_flat() {
+            ours["hosts"] = self.hosts.of_all().into();
+        }
+        let theirs = self.exchange.gather(Operation::Hello, self.step, ours.to_string().as_bytes())?;
         for (worker, theirs) in theirs.iter().enumerate() {
             let malformed = |error: serde_json::Error| Error::Malformed { worker, problem: error.to_string() };
             let theirs = serde_json::from_slice(theirs).map_err(malformed)?;
-            if let Some((field, here, there)) = difference(&self.config, &theirs, &OWN) {
+            if let Some((field, here, there)) = difference(&ours, &theirs, &OWN) {
                 return Err(Error::Disagreement { worker, field, there, me: self.rank(), here });
             }
         }
@@ -172,16 +185,16 @@ impl Worker {
         if self.stopped {
             return Err(Error::Stopped); // what it holds is half a step, and must replace nothing
         }
-        let (rank, workers, step) = (self.rank(), self.size(), self.step);
+        let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
         let mut params = params.to_vec();
-        let written = checkpoint::write(dir, step, rank, workers, &self.entries(&mut params));
+        let written = checkpoint::write(dir, step, rank, &hosts, &self.entries(&mut params));
         let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
             format: checkpoint::FORMAT.to_owned(),
             version: checkpoint::VERSION,
             step,
             parameters: params.len(),
-            config: serde_json::to_value(&self.config).expect("plain data"),
+            config: words(&self.config),
             files,
         };
         let named = checkpoint::write_manifest(dir, rank, &manifest);
@@ -284,9 +297,12 @@ fn window(len: usize, t: u64) -> Range<usize> {
     start.min(len)..(start + size).min(len)
 }
 
+fn words(config: &Config) -> Value {
+    serde_json::to_value(config).expect("a configuration is plain data")
+}
+
 /// The first word, but for the `indifferent`, on which `ours` and `theirs` differ, and both values.
-fn difference(ours: &Config, theirs: &Value, indifferent: &[&str]) -> Option<(String, String, String)> {
-    let ours = serde_json::to_value(ours).expect("a configuration is plain data");
+fn difference(ours: &Value, theirs: &Value, indifferent: &[&str]) -> Option<(String, String, String)> {
     let empty = Map::new();
     let (ours, theirs) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
     // The name first: with another optimizer most of the other words differ too.

@@ -6,12 +6,12 @@ mod runs;
 
 use runs::{CASES, config as case};
 use serde_json::json;
-use thinwire::config::{Freeze, NonFinite, Preset, Sync, Warmup};
+use thinwire::config::{Freeze, Hierarchy, NonFinite, Preset, Sync, Warmup};
 use thinwire::groups::Group;
 use thinwire::layout::Topology;
 use thinwire::optimizer::Theta;
 use thinwire::schedule::Decay;
-use thinwire::{CodecName, Config, LearningRate, Name, Solo, Worker};
+use thinwire::{CodecName, Config, LearningRate, Name, Plan, Solo, Worker, threads};
 
 /// One word a line, or with "; " between them.
 fn read(words: &str) -> Config {
@@ -43,6 +43,8 @@ codec_down = 'power3'
 exact_codec = 'bf16'
 block = 64
 topology = 'central'
+hierarchy = 'hosts'
+host_codec = 'bf16'
 non_finite = 'skip'
 warmup = 'auto'
 kappa = 4
@@ -81,6 +83,8 @@ fn all_words() -> Config {
         exact_codec: Some(CodecName::Bf16),
         block: Some(64),
         topology: Some(Topology::Central),
+        hierarchy: Some(Hierarchy::Hosts),
+        host_codec: Some(CodecName::Bf16),
         non_finite: Some(NonFinite::Skip),
         warmup: Some(Warmup::Auto),
         kappa: Some(4),
@@ -132,6 +136,8 @@ fn every_value_of_a_word_is_read() {
         ("sync = 'every'", Config { sync: Some(Sync::Every), ..Config::default() }),
         ("sync = 'custom'", Config { sync: Some(Sync::Custom), ..Config::default() }),
         ("theta = 'constant'", Config { theta: Some(Theta::Constant), ..Config::default() }),
+        ("hierarchy = 'auto'", Config { hierarchy: Some(Hierarchy::Auto), ..Config::default() }),
+        ("hierarchy = 'flat'", Config { hierarchy: Some(Hierarchy::Flat), ..Config::default() }),
         ("topology = 'sharded'", Config { topology: Some(Topology::Sharded), ..Config::default() }),
         ("non_finite = 'error'", Config { non_finite: Some(NonFinite::Error), ..Config::default() }),
         ("preset = 'paper'", Config { preset: Some(Preset::Paper), ..Config::default() }),
@@ -150,7 +156,7 @@ fn every_value_of_a_word_is_read() {
 /// What is resolved, as TOML, word for word, but for the words that all optimizers share.
 fn written_out(words: &str) -> String {
     let config = Config { learning_rate: None, ..resolved(words) };
-    let shared = ["betas", "eps", "block", "topology", "non_finite", "threads", "bucket"];
+    let shared = ["betas", "eps", "block", "topology", "hierarchy", "host_codec", "non_finite", "threads", "bucket"];
     let text = toml::to_string(&config).unwrap();
     let lines = text.lines().filter(|line| !shared.iter().any(|key| line.starts_with(&format!("{key} = "))));
     lines.collect::<Vec<_>>().join("; ")
@@ -162,6 +168,7 @@ fn defaults_are_written_out() {
     assert_eq!((shared.betas, shared.eps, shared.block), (Some((0.9, 0.999)), Some(1e-8), Some(512)));
     assert_eq!((shared.topology, shared.non_finite), (Some(Topology::Sharded), Some(NonFinite::Error)));
     assert_eq!((shared.threads, shared.bucket), (Some(1), Some(4 << 20)));
+    assert_eq!((shared.hierarchy, shared.host_codec), (Some(Hierarchy::Auto), Some(CodecName::F32)));
     let adam = "weight_decay = 0.01; bias_correction = true";
     let signs = "codec_up = \"sign\"; codec_down = \"sign\"; exact_codec = \"f32\"";
     let signs_and_bf16 = signs.replace("f32", "bf16");
@@ -348,6 +355,7 @@ fn a_value_that_is_misspelt_is_named_and_the_accepted_ones_listed() {
         ("name = 'adamw'", &["name", "adamw", "adam", "one-bit-adam", "zero-one-adam", "efficient-adam"][..]),
         ("name = 'adam'; preset = 'papers'", &["preset", "papers", "paper", "deepspeed"]),
         ("name = 'adam'; topology = 'ring'", &["topology", "ring", "sharded", "central"]),
+        ("name = 'adam'; hierarchy = 'racks'", &["hierarchy", "racks", "auto", "flat", "hosts"]),
         ("name = 'adam'; non_finite = 'ignore'", &["non_finite", "ignore", "error", "skip"]),
         ("name = 'one-bit-adam'; codec = 'sgn'", &["codec", "sgn", "sign", "uniform2 to uniform8", "topk0.01", "f32"]),
         ("name = 'one-bit-adam'; codec_up = 'uniform1'", &["codec_up", "uniform1", "uniform2 to uniform8"]),
@@ -394,6 +402,8 @@ fn a_value_that_cannot_be_is_named_with_what_is_accepted() {
         ("name = 'adam'; block = 0", &["block = 0", "1 to 4096"]),
         ("name = 'adam'; block = 4097", &["block = 4097", "1 to 4096"]),
         ("name = 'adam'; exact_codec = 'sign'", &["exact_codec", "sign", "f32", "bf16"]),
+        ("name = 'adam'; host_codec = 'sign'", &["host_codec", "sign", "f32", "bf16"]),
+        ("name = 'adam'; host_codec = 'f16'", &["host_codec", "f16", "f32", "bf16"]),
         ("name = 'adam'; threads = 0", &["threads = 0", "1 to 1024"]),
         ("name = 'adam'; threads = 100000", &["threads = 100000", "1 to 1024"]),
         ("name = 'adam'; eps = 1e-46", &["eps = 1e-46", "above 0"]),
@@ -538,5 +548,22 @@ fn a_codec_that_cannot_be_is_refused_and_does_not_panic() {
     ] {
         let refused = Config { codec: Some(codec), ..Config::new(Name::OneBitAdam) }.resolved();
         assert!(refused.is_err_and(|error| error.to_string().contains("codec_up")), "{codec:?}");
+    }
+}
+
+/// What the hosts of a group decide: a form with nothing between hosts is refused before anyone waits.
+#[test]
+fn two_levels_on_one_host_are_refused() {
+    let config = read("name = 'efficient-adam'; hierarchy = 'hosts'");
+    let expected = ["hierarchy = hosts", "one host", "auto, flat"];
+    let says_all = |text: String| assert!(expected.iter().all(|word| text.contains(word)), "{text}");
+    for end in threads::run(2, |group| Worker::new(&config, &[0.0; 10], Box::new(group))) {
+        says_all(end.err().expect("an error").to_string());
+    }
+    says_all(Plan::new(&config, 10, 2, 1).err().expect("an error").to_string());
+    for hosts in [&[0][..], &[0, 1], &[0, 0, 1]] {
+        let ends = threads::run_on(hosts, |group| Worker::new(&config, &[0.0; 10], Box::new(group)).is_ok());
+        assert!(ends.into_iter().all(|accepted| accepted), "{hosts:?}");
+        assert!(Plan::on_hosts(&config, 10, hosts, 1).is_ok(), "{hosts:?}");
     }
 }

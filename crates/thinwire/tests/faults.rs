@@ -6,7 +6,7 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{LEN, Replica, TOPOLOGIES, changed, config, scratch, start};
+use runs::{LEN, PLACES, Replica, TOPOLOGIES, changed, config, scratch, start};
 use serde_json::json;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
-use thinwire::collective::threads::{Thread, group};
+use thinwire::collective::threads::{Thread, group, group_on};
 use thinwire::{Collective, Config, Error, Result};
 
 /// For those who must wait it out: short, but long enough that a busy machine keeps no healthy worker silent.
@@ -84,8 +84,12 @@ impl Collective for Doomed {
         self.inner.size()
     }
 
-    fn reserve(&mut self, longest: usize) {
-        self.inner.reserve(longest);
+    fn hosts(&self) -> Vec<usize> {
+        self.inner.hosts()
+    }
+
+    fn reserve(&mut self, longest: usize, under_way: usize) {
+        self.inner.reserve(longest, under_way);
     }
 
     fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
@@ -149,9 +153,9 @@ fn assert_stopped(replica: &mut Replica) {
 }
 
 /// Everyone's end but the doomed one's, in rank order.
-fn strike_run(config: &Config, workers: usize, fault: Fault) -> Vec<(Error, Duration)> {
-    let others = Arc::new(AtomicUsize::new(workers - 1));
-    let mut ends = group(workers, fault.how.deadline());
+fn strike_run(config: &Config, hosts: &[usize], fault: Fault) -> Vec<(Error, Duration)> {
+    let others = Arc::new(AtomicUsize::new(hosts.len() - 1));
+    let mut ends = group_on(hosts, fault.how.deadline());
     let doomed = ends.remove(fault.rank);
     let doomed = {
         let (config, others) = (config.clone(), Arc::clone(&others));
@@ -172,7 +176,11 @@ fn strike_run(config: &Config, workers: usize, fault: Fault) -> Vec<(Error, Dura
 }
 
 fn assert_named(config: &Config, workers: usize, fault: Fault) {
-    let ends = strike_run(config, workers, fault);
+    assert_named_on(&vec![0; workers], config, fault);
+}
+
+fn assert_named_on(hosts: &[usize], config: &Config, fault: Fault) {
+    let (workers, ends) = (hosts.len(), strike_run(config, hosts, fault));
     let longest = ends.iter().map(|(_, took)| *took).max().expect("another worker");
     assert!(fault.how != How::Stalls || longest >= DEADLINE, "{fault:?} of {workers}: all gave up after {longest:?}");
     for (error, took) in ends {
@@ -236,6 +244,73 @@ fn a_silent_worker_is_named_by_those_who_wait_for_it_indirectly() {
     let config = config("name = 'efficient-adam'; topology = 'central'");
     assert_named(&config, 3, Fault { rank: 2, step: 2, how: How::Stalls, call: Some(0) });
     assert_named(&config, 4, Fault { rank: 3, step: 2, how: How::Panics, call: Some(0) });
+}
+
+/// On hosts most workers wait for a relay, which waits for another.
+#[test]
+fn a_worker_on_a_host_that_dies_or_falls_silent_is_named() {
+    for (hosts, topology) in PLACES.into_iter().flat_map(|hosts| TOPOLOGIES.map(|topology| (hosts, topology))) {
+        let mut running: Vec<JoinHandle<()>> = Vec::new();
+        for (words, rank) in WORDS.into_iter().flat_map(|words| (0..hosts.len()).map(move |rank| (words, rank))) {
+            let config = config(&format!("{words}; topology = '{topology}'"));
+            let mut strike = |how, step, call| {
+                let config = config.clone();
+                running.push(spawn(move || assert_named_on(hosts, &config, Fault { rank, step, how, call })));
+            };
+            (0..8).for_each(|call| strike(How::Panics, 3, Some(call)));
+            strike(How::Leaves, 4, None);
+            strike(How::Stalls, 3, Some(2));
+            if running.len() >= 30 {
+                running.drain(..).for_each(join);
+            }
+        }
+        running.into_iter().for_each(join);
+    }
+}
+
+/// A transport that is wrong about who shares a host with whom.
+struct Misplaced(Thread);
+
+impl Collective for Misplaced {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        vec![0, 1, 1, 0]
+    }
+
+    fn reserve(&mut self, longest: usize, under_way: usize) {
+        self.0.reserve(longest, under_way);
+    }
+
+    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
+        self.0.send(to, message, during)
+    }
+
+    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
+        self.0.receive(from, message, during)
+    }
+}
+
+#[test]
+fn a_worker_that_sees_other_hosts_is_named() {
+    for odd in 0..4 {
+        let ends = std::thread::scope(|scope| {
+            let start = |end: Thread| match end.rank() == odd {
+                true => Replica::new(&config(WORDS[1]), LEN, Misplaced(end)),
+                false => Replica::new(&config(WORDS[1]), LEN, end),
+            };
+            let running = group_on(&[0, 0, 1, 1], FAR).into_iter().map(|end| scope.spawn(move || start(end)));
+            let running = running.collect::<Vec<_>>();
+            running.into_iter().map(|worker| worker.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        assert_disagreement(ends, odd, "hosts", "sharded");
+    }
 }
 
 /// What the `work` of each worker ends with, in rank order.
@@ -311,6 +386,8 @@ fn another_configuration_is_named_by_its_word() {
         ("bucket", json!(17)),
         ("weight_decay", json!(0.5)),
         ("codec", json!("uniform4")),
+        ("hierarchy", json!("flat")),
+        ("host_codec", json!("bf16")),
         ("groups", json!([{"length": LEN, "lr_scale": 2.0}])),
     ] {
         let on = if key == "codec" { "codec_down" } else { key };

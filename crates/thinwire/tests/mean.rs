@@ -454,8 +454,8 @@ impl<F: Fn(&mut Vec<u8>) + Send> Collective for Tampered<F> {
         self.end.size()
     }
 
-    fn reserve(&mut self, longest: usize) {
-        self.end.reserve(longest);
+    fn reserve(&mut self, longest: usize, under_way: usize) {
+        self.end.reserve(longest, under_way);
     }
 
     fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {

@@ -5,7 +5,7 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{CASES, LEN, Replica, STEPS, TOPOLOGIES, config, together};
+use runs::{CASES, LEN, PLACES, Replica, STEPS, TOPOLOGIES, config, together, together_on};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -53,9 +53,9 @@ fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 /// What each step of a run allocates, and a sync at its end, by rank.
-fn by_step(words: &str, workers: usize, len: usize) -> Vec<Vec<u64>> {
+fn by_step(words: &str, hosts: &[usize], len: usize) -> Vec<Vec<u64>> {
     let config = config(words);
-    together(workers, |group| {
+    together_on(hosts, |group| {
         let mut replica = Replica::new(&config, len, group)?;
         let mut counts = Vec::new();
         for _ in 0..STEPS {
@@ -73,11 +73,15 @@ fn sizes(words: &str) -> [(usize, &'static str); 2] {
 }
 
 fn check(workers: usize, words: &str) {
+    check_on(&vec![0; workers], words);
+}
+
+fn check_on(hosts: &[usize], words: &str) {
     for topology in TOPOLOGIES {
         for (len, bucket) in sizes(words) {
             let words = format!("{words}; topology = '{topology}'; {bucket}");
-            for by_step in by_step(&words, workers, len) {
-                assert!(by_step[1..].iter().all(|count| *count == 0), "{words}, {workers} workers: {by_step:?}");
+            for by_step in by_step(&words, hosts, len) {
+                assert!(by_step[1..].iter().all(|count| *count == 0), "{words}, workers on {hosts:?}: {by_step:?}");
             }
         }
     }
@@ -100,6 +104,15 @@ fn no_step_allocates_after_the_first_in_one_worker() {
 fn no_step_allocates_after_the_first_in_three_workers() {
     for _ in 0..4 {
         CASES.iter().for_each(|words| check(3, words));
+    }
+}
+
+/// On two levels messages between workers of a host are more, and longer.
+#[test]
+fn no_step_allocates_after_the_first_on_hosts() {
+    for hosts in PLACES {
+        CASES.iter().for_each(|words| check_on(hosts, words));
+        check_on(hosts, "name = 'zero-one-adam'; kappa = 2; sync_every = 3; hierarchy = 'hosts'; host_codec = 'bf16'");
     }
 }
 

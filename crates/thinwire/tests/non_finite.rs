@@ -6,9 +6,9 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{Bits, LEN, Replica, STEPS, TOPOLOGIES, config, failing, scratch, together};
+use runs::{Bits, LEN, PLACES, Replica, STEPS, TOPOLOGIES, config, failing, scratch, together, together_on};
 use std::collections::BTreeMap;
-use thinwire::{Config, Error};
+use thinwire::{Config, Error, threads};
 
 const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
@@ -99,6 +99,54 @@ fn under_error_all_stop_and_name_the_worker_and_the_step() {
                 );
             }
         }
+    }
+}
+
+/// The optimizers, placements and ranks on hosts, at each kind of step.
+fn places_on_hosts(policy: &str) -> Vec<(&'static [usize], Place)> {
+    let mut places = Vec::new();
+    for ((words, steps), hosts) in STEPS_OF.into_iter().flat_map(|of| PLACES.map(|hosts| (of, hosts))) {
+        for topology in TOPOLOGIES {
+            let (words, workers) = (format!("{words}; topology = '{topology}'; non_finite = '{policy}'"), hosts.len());
+            for ((kind, step), rank) in steps.iter().flat_map(|at| (0..workers).map(move |rank| (*at, rank))) {
+                let context = format!("{words}: {kind} step {step}, rank {rank} on {hosts:?}");
+                places.push((hosts, Place { context, config: config(&words), workers, rank, step, kind }));
+            }
+        }
+    }
+    places
+}
+
+#[test]
+fn under_error_all_on_hosts_stop_and_name_the_worker() {
+    for (hosts, Place { context, config, rank, step, .. }) in places_on_hosts("error") {
+        let ends = threads::run_on(hosts, |group| {
+            let mut replica = Replica::new(&config, LEN, group)?;
+            train_past(&mut replica, &[rank], step, f32::NAN)
+        });
+        for (me, end) in ends.into_iter().enumerate() {
+            let named = matches!(end, Err(Error::NotFinite { worker, step: at }) if (worker, at) == (rank, step));
+            assert!(named, "{context}: worker {me} ends with {end:?}");
+        }
+    }
+}
+
+#[test]
+fn under_skip_replicas_on_hosts_stay_the_same() {
+    for (hosts, Place { context, config, rank, step, .. }) in places_on_hosts("skip") {
+        let end = |bad_ranks: &[usize]| {
+            let ends = together_on(hosts, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                train_past(&mut replica, bad_ranks, step, f32::NAN)?;
+                replica.sync()?;
+                Ok(replica.x)
+            });
+            assert!(ends.iter().all(|end| *end == ends[0]), "{context}: replicas differ without {bad_ranks:?}");
+            ends.into_iter().next().unwrap()
+        };
+        let mates = (0..hosts.len()).filter(|other| hosts[*other] == hosts[rank]).collect::<Vec<_>>();
+        assert!(end(&[rank]) != end(&[]), "{context}");
+        end(&mates);
     }
 }
 

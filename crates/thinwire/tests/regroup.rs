@@ -11,11 +11,12 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{LEN, Replica, STEPS, all_cases, config, loss, scratch, start, together};
+use runs::{LEN, Replica, STEPS, all_cases, config, loss, scratch, start, together, together_on};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 use thinwire::Config;
+use thinwire::hosts::Hosts;
 
 const PAIRS: [(usize, usize); 9] = [(1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (2, 5), (5, 3), (3, 1), (1, 4)];
 
@@ -23,14 +24,19 @@ type State = BTreeMap<&'static str, Vec<f64>>;
 
 /// Trains `before` workers to `step` and goes on with `after`; the states of all on both sides.
 fn regroup(config: &Config, (before, after): (usize, usize), step: u64) -> (Vec<State>, Vec<State>) {
+    regroup_on(config, (&vec![0; before], &vec![0; after]), step)
+}
+
+/// The same for workers on hosts.
+fn regroup_on(config: &Config, (before, after): (&[usize], &[usize]), step: u64) -> (Vec<State>, Vec<State>) {
     let dir = scratch();
-    let old = together(before, |group| {
+    let old = together_on(before, |group| {
         let mut replica = Replica::new(config, LEN, group)?;
         replica.train(step)?;
         replica.save(dir.path())?;
         Ok(replica.numbers())
     });
-    let new = together(after, |group| Ok(Replica::resume(config, dir.path(), LEN, group)?.numbers()));
+    let new = together_on(after, |group| Ok(Replica::resume(config, dir.path(), LEN, group)?.numbers()));
     (old, new)
 }
 
@@ -245,6 +251,59 @@ fn convergence_goes_on() {
             let (half_way, end) = losses(&config, before, after);
             assert!(end < 0.8 * half_way && half_way < loss(&start(LEN)), "{words}: {half_way} to {end}");
             assert!(end < FACTOR * kept, "{words}, {before} to {after}: {end}, not {kept}");
+        }
+    }
+}
+
+/// Other hosts, with another number of workers and with the same: a host's residue lies with its relays.
+const MOVES: [(&[usize], &[usize]); 8] = [
+    (&[0, 0, 1], &[0, 1, 1]),
+    (&[0, 0, 1, 1], &[0, 1, 0, 1]),
+    (&[0, 0, 1, 1], &[0, 1, 2, 3]),
+    (&[0, 0, 0], &[0, 0, 1]),
+    (&[0, 0, 1], &[0, 0, 0, 1, 2]),
+    (&[0, 0, 0, 1, 2], &[0, 0, 1]),
+    (&[0, 0, 1, 1], &[0, 0]),
+    (&[0], &[0, 1, 1, 1]),
+];
+
+/// The mean of e is what it was, and all of it is where it will be paid from: on each host with one worker a value.
+#[test]
+fn the_residue_is_conserved_on_other_hosts() {
+    for (case, config) in all_cases() {
+        for ((before, after), step) in MOVES.into_iter().flat_map(|places| [14, 27].map(|step| (places, step))) {
+            let context = format!("{case}, {before:?} to {after:?} at step {step}");
+            let (old, new) = regroup_on(&config, (before, after), step);
+            assert_close(&residue(&old), &residue(&new), &context);
+            let hosts = Hosts::new(after);
+            for (host, k) in (0..hosts.count()).flat_map(|host| (0..new[0]["up_residue"].len()).map(move |k| (host, k)))
+            {
+                let holds = |rank: &&usize| new[**rank]["up_residue"][k] != 0.0;
+                let holders = hosts.members(host).iter().filter(holds).count();
+                assert!(holders <= 1 || hosts.count() == 1, "{context}: {holders} workers hold value {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_on_other_hosts_are_bit_identical_and_stay_so() {
+    for (case, config) in all_cases() {
+        for (before, after) in MOVES {
+            let dir = scratch();
+            together_on(before, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                replica.train(18)?;
+                replica.save(dir.path())
+            });
+            let ends = together_on(after, |group| {
+                let mut replica = Replica::resume(&config, dir.path(), LEN, group)?;
+                let resumed = replica.x.clone();
+                replica.train(STEPS)?;
+                replica.sync()?;
+                Ok((resumed, replica.x))
+            });
+            assert!(ends.iter().all(|end| *end == ends[0]), "{case}, {before:?} to {after:?}");
         }
     }
 }

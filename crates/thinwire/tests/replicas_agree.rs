@@ -4,12 +4,16 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{Bits, CASES, LEN, Replica, STEPS, all_cases, config, together};
-use thinwire::Config;
+use runs::{Bits, CASES, LEN, PLACES, Replica, STEPS, all_cases, config, together, together_on};
+use thinwire::{CodecName, Config};
 
 /// What a worker holds after each step, and after a last sync; none between two syncs.
 fn course(config: &Config, workers: usize, len: usize, steps: u64) -> Vec<Vec<Option<Bits>>> {
-    together(workers, |group| {
+    course_on(&vec![0; workers], config, len, steps)
+}
+
+fn course_on(hosts: &[usize], config: &Config, len: usize, steps: u64) -> Vec<Vec<Option<Bits>>> {
+    together_on(hosts, |group| {
         let mut replica = Replica::new(config, len, group)?;
         let mut course = Vec::new();
         for _ in 0..steps {
@@ -26,15 +30,17 @@ fn course(config: &Config, workers: usize, len: usize, steps: u64) -> Vec<Vec<Op
 #[test]
 fn after_every_sync_all_replicas_are_the_same() {
     for (case, config) in all_cases() {
-        for workers in 1..=5 {
-            let courses = course(&config, workers, LEN, STEPS);
-            for (rank, other) in courses.iter().enumerate().skip(1) {
-                for (step, (first, other)) in courses[0].iter().zip(other).enumerate() {
-                    let context = format!("{case}, rank {rank} of {workers} after step {step}");
-                    assert_eq!(first.is_some(), other.is_some(), "{context}");
-                    first.iter().zip(other).for_each(|(first, other)| first.assert_same(other, &context));
-                }
-            }
+        (1..=5).for_each(|workers| assert_same_on(&vec![0; workers], &case, &config));
+    }
+}
+
+fn assert_same_on(hosts: &[usize], case: &str, config: &Config) {
+    let courses = course_on(hosts, config, LEN, STEPS);
+    for (rank, other) in courses.iter().enumerate().skip(1) {
+        for (step, (first, other)) in courses[0].iter().zip(other).enumerate() {
+            let context = format!("{case}, rank {rank} on {hosts:?} after step {step}");
+            assert_eq!(first.is_some(), other.is_some(), "{context}");
+            first.iter().zip(other).for_each(|(first, other)| first.assert_same(other, &context));
         }
     }
 }
@@ -128,5 +134,46 @@ fn the_same_run_twice_is_the_same_bits() {
     for (case, config) in all_cases() {
         let run = || course(&config, 3, LEN, STEPS);
         assert!(run() == run(), "{case}");
+    }
+}
+
+#[test]
+fn after_every_sync_all_replicas_on_hosts_are_the_same() {
+    for (case, config) in all_cases() {
+        PLACES.into_iter().for_each(|hosts| assert_same_on(hosts, &case, &config));
+        let cast = Config { host_codec: Some(CodecName::Bf16), ..config };
+        assert_same_on(PLACES[3], &format!("{case}, bf16 inside a host"), &cast);
+    }
+}
+
+/// Everything but the digest, which is of messages, and so of how they are cut.
+fn but_digest(courses: Vec<Vec<Option<Bits>>>) -> Vec<Vec<Option<Bits>>> {
+    let without = |bits: Option<Bits>| bits.map(|bits| bits.without("digest"));
+    courses.into_iter().map(|course| course.into_iter().map(without).collect()).collect()
+}
+
+#[test]
+fn threads_buckets_and_topology_change_no_bit_on_hosts() {
+    for words in CASES {
+        let run = |words: String| but_digest(course_on(PLACES[3], &config(&words), LEN, STEPS));
+        let usual = run(words.to_string());
+        for other in ["threads = 2", "bucket = 1", "bucket = 100", "topology = 'central'"] {
+            assert!(usual == run(format!("{words}; {other}")), "{words}; {other}");
+        }
+    }
+}
+
+/// One host, or one worker on each, is the flat form: `auto` sees to it, to the digest.
+#[test]
+fn hosts_that_make_no_difference_make_none() {
+    for words in CASES {
+        let flat = course_on(&[0, 0, 1, 1], &config(&format!("{words}; hierarchy = 'flat'")), LEN, STEPS);
+        for hosts in [[0, 0, 0, 0], [0, 1, 2, 3]] {
+            assert!(flat == course_on(&hosts, &config(words), LEN, STEPS), "{words} on {hosts:?}");
+        }
+        let apart = config(&format!("{words}; hierarchy = 'hosts'; host_codec = 'bf16'"));
+        assert!(flat == course_on(&[0, 1, 2, 3], &apart, LEN, STEPS), "{words}");
+        let shared = course_on(&[0, 0, 1, 1], &config(words), LEN, STEPS);
+        assert!(flat != shared, "{words}: hosts made no difference where they should");
     }
 }

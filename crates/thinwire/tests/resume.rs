@@ -4,7 +4,7 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{Bits, LEN, Replica, STEPS, all_cases, changed, config, failing, scratch, together};
+use runs::{Bits, LEN, PLACES, Replica, STEPS, all_cases, changed, config, failing, scratch, together, together_on};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,11 @@ use thinwire::{Collective, Config, Error, Solo, Worker, threads};
 
 /// Saves at every step of a run, into folders named by the step; returns how each worker ends.
 fn run_saving(config: &Config, workers: usize, dir: &Path) -> Vec<Bits> {
-    together(workers, |group| {
+    run_saving_on(&vec![0; workers], config, dir)
+}
+
+fn run_saving_on(hosts: &[usize], config: &Config, dir: &Path) -> Vec<Bits> {
+    together_on(hosts, |group| {
         let mut replica = Replica::new(config, LEN, group)?;
         for step in 0..STEPS {
             replica.save(&dir.join(step.to_string()))?;
@@ -24,7 +28,11 @@ fn run_saving(config: &Config, workers: usize, dir: &Path) -> Vec<Bits> {
 }
 
 fn run_resumed(config: &Config, workers: usize, dir: &Path) -> Vec<Bits> {
-    together(workers, |group| {
+    run_resumed_on(&vec![0; workers], config, dir)
+}
+
+fn run_resumed_on(hosts: &[usize], config: &Config, dir: &Path) -> Vec<Bits> {
+    together_on(hosts, |group| {
         let mut replica = Replica::resume(config, dir, LEN, group)?;
         replica.train(STEPS)?;
         Ok(replica.bits())
@@ -32,12 +40,16 @@ fn run_resumed(config: &Config, workers: usize, dir: &Path) -> Vec<Bits> {
 }
 
 fn check_resuming(case: &str, config: &Config, workers: usize) {
+    check_resuming_on(&vec![0; workers], case, config);
+}
+
+fn check_resuming_on(hosts: &[usize], case: &str, config: &Config) {
     let dir = scratch();
-    let uninterrupted = run_saving(config, workers, dir.path());
+    let uninterrupted = run_saving_on(hosts, config, dir.path());
     for step in 0..STEPS {
-        let resumed = run_resumed(config, workers, &dir.path().join(step.to_string()));
+        let resumed = run_resumed_on(hosts, config, &dir.path().join(step.to_string()));
         for (rank, (uninterrupted, resumed)) in uninterrupted.iter().zip(&resumed).enumerate() {
-            uninterrupted.assert_same(resumed, (case, workers, "workers, saved at", step, "rank", rank));
+            uninterrupted.assert_same(resumed, (case, hosts, "workers, saved at", step, "rank", rank));
         }
     }
 }
@@ -60,6 +72,44 @@ fn three_workers_resume_at_every_step() {
 #[test]
 fn five_workers_resume_at_every_step() {
     all_cases().for_each(|(case, config)| check_resuming(&case, &config, 5));
+}
+
+#[test]
+fn workers_on_hosts_resume_at_every_step() {
+    for hosts in [PLACES[0], PLACES[3]] {
+        all_cases().for_each(|(case, config)| check_resuming_on(hosts, &case, &config));
+    }
+}
+
+/// Hosts have names, not numbers: only who shares one counts. And where the form is flat, nobody does.
+#[test]
+fn the_same_workers_on_hosts_of_other_numbers_resume_bit_for_bit() {
+    let dir = scratch();
+    let before = config(WORDS);
+    for (hierarchy, then, now) in
+        [("auto", [0, 0, 1, 1], [7, 7, 2, 2]), ("flat", [0, 0, 1, 1], [0, 1, 0, 1]), ("auto", [0; 4], [0, 1, 2, 3])]
+    {
+        let config = changed(&before, "hierarchy", json!(hierarchy));
+        let uninterrupted = run_saving_on(&then, &config, dir.path());
+        let resumed = run_resumed_on(&now, &config, &dir.path().join("11"));
+        uninterrupted.iter().zip(&resumed).for_each(|(one, other)| one.assert_same(other, (hierarchy, then, now)));
+    }
+}
+
+/// What a checkpoint of before there were such words means by them: their defaults.
+#[test]
+fn words_that_a_checkpoint_does_not_know_stand_at_their_defaults() {
+    let dir = checkpoint();
+    let uninterrupted = run_resumed(&config(WORDS), 2, dir.path());
+    edit_manifest(dir.path(), |manifest| {
+        let words = manifest["config"].as_object_mut().unwrap();
+        assert!(words.remove("hierarchy").is_some() && words.remove("host_codec").is_some());
+    });
+    let resumed = run_resumed(&config(WORDS), 2, dir.path());
+    uninterrupted.iter().zip(&resumed).for_each(|(one, other)| one.assert_same(other, "an older checkpoint"));
+    let other = changed(&config(WORDS), "host_codec", json!("bf16"));
+    let text = ": host_codec was \"f32\" when it was saved, and is \"bf16\" now";
+    assert_refused(dir.path(), &other, LEN, &[text]);
 }
 
 /// Or the tests above would show less than they say.
@@ -311,6 +361,7 @@ fn another_configuration_is_refused_by_its_word() {
         ("codec_down", json!("sign"), json!("f16")),
         ("block", json!(8), json!(16)),
         ("topology", json!("sharded"), json!("central")),
+        ("host_codec", json!("f32"), json!("bf16")),
         ("weight_decay", json!(0.01), json!(0.5)),
     ] {
         let text = format!(": {key} was {then} when it was saved, and is {now} now");

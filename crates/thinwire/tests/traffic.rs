@@ -4,7 +4,7 @@
 #[path = "common/runs.rs"]
 mod runs;
 
-use runs::{Replica, TOPOLOGIES, config, together};
+use runs::{PLACES, Replica, TOPOLOGIES, config, together, together_on};
 use thinwire::collective::Rounds;
 use thinwire::optimizer::Slot;
 use thinwire::{Config, Plan};
@@ -43,11 +43,17 @@ fn coded() -> impl Iterator<Item = String> {
     })
 }
 
-/// What each worker counted: bytes and rounds, without a last sync and with one.
-fn counted(config: &Config, workers: usize, len: usize) -> Vec<[(u64, Rounds); 2]> {
-    together(workers, |group| {
+/// Bytes, those between hosts, and rounds.
+type Counts = (u64, u64, Rounds);
+
+/// What each worker counted, without a last sync and with one.
+fn counted(config: &Config, hosts: &[usize], len: usize) -> Vec<[Counts; 2]> {
+    together_on(hosts, |group| {
         let mut replica = Replica::new(config, len, group)?;
-        let counted = |replica: &Replica| (replica.worker.traffic().bytes_sent, replica.worker.traffic().rounds);
+        let counted = |replica: &Replica| {
+            let traffic = replica.worker.traffic();
+            (traffic.bytes_sent, traffic.bytes_between_hosts, traffic.rounds)
+        };
         replica.train(STEPS)?;
         let before = counted(&replica);
         replica.sync()?;
@@ -55,16 +61,24 @@ fn counted(config: &Config, workers: usize, len: usize) -> Vec<[(u64, Rounds); 2
     })
 }
 
-fn planned(config: &Config, workers: usize, len: usize, rank: usize) -> [(u64, Rounds); 2] {
-    let plan = || Plan::new(config, len, workers, STEPS).unwrap();
-    [plan(), plan().with_final_sync()].map(|plan| (plan.bytes_sent(rank), plan.rounds))
+fn planned(config: &Config, hosts: &[usize], len: usize, rank: usize) -> [Counts; 2] {
+    let plan = || Plan::on_hosts(config, len, hosts, STEPS).unwrap();
+    let counts = |plan: Plan| (plan.bytes_sent(rank), plan.bytes_between_hosts(rank), plan.rounds);
+    [plan(), plan().with_final_sync()].map(counts)
 }
 
-fn check(words: &str, workers: usize, len: usize) {
+fn check_on(words: &str, hosts: &[usize], len: usize) {
     let config = config(words);
-    for (rank, counted) in counted(&config, workers, len).into_iter().enumerate() {
-        assert_eq!(counted, planned(&config, workers, len, rank), "{words}: {len} values, rank {rank} of {workers}");
+    for (rank, counted) in counted(&config, hosts, len).into_iter().enumerate() {
+        assert_eq!(counted, planned(&config, hosts, len, rank), "{words}: {len} values, rank {rank} on {hosts:?}");
     }
+}
+
+/// On one host, where nothing goes between hosts.
+fn check(words: &str, workers: usize, len: usize) {
+    check_on(words, &vec![0; workers], len);
+    let plan = Plan::new(&config(words), len, workers, STEPS).unwrap();
+    assert!((0..workers).all(|rank| plan.bytes_between_hosts(rank) == 0), "{words}");
 }
 
 /// Every codec, in every length.
@@ -92,6 +106,39 @@ fn bytes_are_as_planned_however_the_vector_is_cut() {
             }
         }
     }
+}
+
+/// Exact inside a host, coded between hosts; and flat, where all that leaves a host is counted too.
+#[test]
+fn bytes_are_as_planned_on_hosts() {
+    for (words, hosts) in OPTIMIZERS.into_iter().flat_map(|words| PLACES.map(|hosts| (words, hosts))) {
+        for topology in TOPOLOGIES {
+            for (hierarchy, cut) in [
+                ("hierarchy = 'auto'", "block = 8"),
+                ("hierarchy = 'hosts'; host_codec = 'bf16'", "block = 3; bucket = 50"),
+                ("hierarchy = 'flat'", "block = 8; bucket = 1"),
+            ] {
+                for len in [0, 2, 67] {
+                    check_on(&format!("{words}; topology = '{topology}'; {hierarchy}; {cut}"), hosts, len);
+                }
+            }
+        }
+    }
+}
+
+/// What the form is for. Two hosts of four: flat, a worker sends 4/8 of each way to the other host; on two levels 1/4, that is
+/// its host's sum for the four owners there, cut among its relays; and down as much.
+#[test]
+fn on_hosts_less_goes_between_them() {
+    let between = |hierarchy: &str| {
+        let config =
+            config(&format!("name = 'efficient-adam'; codec = 'sign'; block = 512; hierarchy = '{hierarchy}'"));
+        let plan = Plan::on_hosts(&config, 8 * 512, &[0, 0, 0, 0, 1, 1, 1, 1], 1).unwrap();
+        (0..8).map(|rank| plan.bytes_between_hosts(rank)).collect::<Vec<_>>()
+    };
+    let message = 48 + 512 / 8 + 4;
+    assert_eq!(between("flat"), [2 * 4 * message; 8]);
+    assert_eq!(between("hosts"), [2 * message; 8]);
 }
 
 /// Or 0 = 0 would pass.
@@ -131,7 +178,7 @@ fn nobody_sends_more_than_planned_when_one_is_left_out() {
             Ok(replica.worker.traffic().bytes_sent)
         });
         for (rank, sent) in sent.into_iter().enumerate() {
-            assert!(sent <= planned(&config, 3, 64, rank)[0].0, "{words}, rank {rank}");
+            assert!(sent <= planned(&config, &[0; 3], 64, rank)[0].0, "{words}, rank {rank}");
         }
     }
 }
@@ -162,6 +209,21 @@ fn memory_is_as_planned() {
             }
         }
     }
+}
+
+/// Two hosts of four workers need fewer buffers than eight of one, though messages inside a host are longer.
+#[test]
+fn buffers_are_planned_by_host() {
+    let messages = |hierarchy: &str, codec: &str| {
+        let words = format!("name = 'efficient-adam'; codec = '{codec}'; hierarchy = '{hierarchy}'; bucket = 1");
+        let plan = Plan::on_hosts(&config(&words), LEN, &[0, 0, 0, 0, 1, 1, 1, 1], STEPS).unwrap();
+        plan.memory(5).messages
+    };
+    let message = |bytes: u64| 48 + bytes;
+    assert_eq!(messages("flat", "f32"), (2 * 8 + 3) * message(4 * 8));
+    assert_eq!(messages("hosts", "f32"), (2 * 2 + 4 + 3) * message(4 * 8));
+    assert_eq!(messages("flat", "sign"), (2 * 8 + 3) * message(4 + 1));
+    assert_eq!(messages("hosts", "sign"), (2 * 2 + 4 + 3) * message(4 * 8));
 }
 
 /// In words a parameter, to one block: (1 + 1/n), and (3 + 1/n) for 0/1 Adam, whose u and anchor are two more.

@@ -7,9 +7,11 @@
 mod read;
 
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::optimizer::{Entry, Slot};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub const FORMAT: &str = "thinwire-checkpoint";
 pub const VERSION: u32 = 1;
 const MANIFEST: &str = "manifest.json";
+const HOSTS: &str = "hosts";
 
 /// What belongs together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,17 +46,27 @@ pub struct Written {
 }
 
 /// Writes one worker's entries to `dir`, by rename.
-pub fn write(dir: &Path, step: u64, rank: usize, workers: usize, entries: &[Entry<'_>]) -> Result<Written> {
+pub fn write(dir: &Path, step: u64, rank: usize, hosts: &Hosts, entries: &[Entry<'_>]) -> Result<Written> {
+    let workers = hosts.of_all().len();
     fs::create_dir_all(dir).map_err(Error::io(dir))?;
     let stem = format!("step-{step}-worker-{rank}-of-{workers}");
     let unfinished = dir.join(format!("{stem}.safetensors.unfinished"));
     let views = entries.iter().map(|entry| (entry.name, view(&entry.slot)));
-    safetensors::serialize_to_file(views, None, &unfinished).map_err(|error| Error::checkpoint(&unfinished, error))?;
+    let notes = host_note(hosts).map(|hosts| HashMap::from([(HOSTS.to_owned(), hosts)]));
+    let written = safetensors::serialize_to_file(views, notes, &unfinished);
+    written.map_err(|error| Error::checkpoint(&unfinished, error))?;
     let (bytes, digest) = measure(&unfinished)?;
     // The digest keeps a second save at the same step from replacing a file that the manifest still names.
     let name = format!("{stem}.{digest}.safetensors");
     rename(&unfinished, &dir.join(&name))?;
     Ok(Written { name, bytes, digest })
+}
+
+/// What a file says about hosts: the host of every rank, where workers of one added up first. It is in every file, and not
+/// in the manifest, so that the file's digest covers it.
+fn host_note(hosts: &Hosts) -> Option<String> {
+    let numbers = || hosts.of_all().iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+    (!hosts.is_flat()).then(numbers)
 }
 
 /// Writes the manifest, by rename; `rank` keeps workers that share a folder from writing to one file.

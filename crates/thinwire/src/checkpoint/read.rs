@@ -1,7 +1,8 @@
 //! Reading: everything is checked before anything is written, and another number of workers shares what the old ones had.
 
-use super::{Checkpoint, measure};
+use super::{Checkpoint, HOSTS, host_note, measure};
 use crate::error::{Error, Result};
+use crate::hosts::Hosts;
 use crate::optimizer::{Entry, Share, Slot};
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
@@ -9,12 +10,18 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 impl Checkpoint {
-    /// Reads the entries of worker `rank` of `workers`. With another number of workers than saved, all files are read:
-    /// what was each worker's own becomes their mean, what was cut among them is cut anew.
-    pub fn read(&self, rank: usize, workers: usize, entries: &mut [Entry<'_>]) -> Result<()> {
-        let same = workers == self.workers();
-        let needed = if same { rank..rank + 1 } else { 0..self.workers() };
-        let mut files = needed.map(|rank| self.file(rank)).collect::<Result<Vec<_>>>()?;
+    /// Reads the entries of worker `rank` in a group on `hosts`. With another number of workers than saved, or other hosts, all
+    /// files are read: what was each worker's own becomes their mean, what was cut among them is cut anew. Returns whether it
+    /// was so.
+    pub fn read(&self, rank: usize, hosts: &Hosts, entries: &mut [Entry<'_>]) -> Result<bool> {
+        let mut files = Vec::new();
+        if hosts.of_all().len() == self.workers() {
+            files.push(self.file(rank)?);
+        }
+        let same = files.first().is_some_and(|file| file.host_note() == host_note(hosts).as_ref());
+        if !same {
+            files = (0..self.workers()).map(|rank| self.file(rank)).collect::<Result<Vec<_>>>()?;
+        }
         for file in &files {
             file.check_names(entries)?;
         }
@@ -28,7 +35,7 @@ impl Checkpoint {
                 (false, Share::Cut(range)) => read_cut(&mut files, entry.name, range.clone(), &mut entry.slot)?,
             }
         }
-        Ok(())
+        Ok(!same)
     }
 
     /// The parameters, as worker 0 saved them: everybody's, if all were in sync.
@@ -112,6 +119,11 @@ impl Stored {
             return Err(foreign(format!("its header describes {end} bytes, it has {available}")));
         }
         Ok(Stored { path, file, start, metadata })
+    }
+
+    /// Where the workers that saved it were; nothing if each was its own host.
+    fn host_note(&self) -> Option<&String> {
+        self.metadata.metadata().as_ref()?.get(HOSTS)
     }
 
     /// The bytes of `name`: where, and how many.

@@ -11,6 +11,8 @@ use std::time::Instant;
 pub struct Traffic {
     /// To other workers, headers included; what a worker keeps for itself crosses no wire.
     pub bytes_sent: u64,
+    /// Those of them that went to another host: what crossed the network.
+    pub bytes_between_hosts: u64,
     pub messages_sent: u64,
     /// Outside the rounds: the first greeting, notes about checkpoints, and the program's own.
     pub control_bytes_sent: u64,
@@ -49,12 +51,17 @@ pub struct Seconds {
 /// A transport with its meter.
 pub struct Metered {
     collective: Box<dyn Collective>,
+    /// Whether each worker is on another host than this one.
+    is_elsewhere: Vec<bool>,
     pub traffic: Traffic,
 }
 
 impl Metered {
     pub fn new(collective: Box<dyn Collective>) -> Metered {
-        Metered { collective, traffic: Traffic::default() }
+        let (hosts, me) = (collective.hosts(), collective.rank());
+        assert_eq!(hosts.len(), collective.size(), "a transport knows the host of each of its workers");
+        let is_elsewhere = hosts.iter().map(|host| *host != hosts[me]).collect();
+        Metered { collective, is_elsewhere, traffic: Traffic::default() }
     }
 
     pub fn rank(&self) -> usize {
@@ -75,6 +82,7 @@ impl Metered {
         let start = Instant::now();
         self.collective.send(to, message, during)?;
         self.traffic.bytes_sent += message.len() as u64;
+        self.traffic.bytes_between_hosts += if self.is_elsewhere[to] { message.len() as u64 } else { 0 };
         self.traffic.messages_sent += 1;
         self.traffic.seconds.wire += start.elapsed().as_secs_f64();
         Ok(())

@@ -26,13 +26,15 @@ pub trait Collective: Send {
 
     /// The host of every rank: any numbers, equal for workers that share one. The same on all workers.
     ///
-    /// Unless a transport knows better, all are on one.
+    /// Inside a host workers may add up exactly, and only the sums cross the network ([`hosts`](crate::hosts)). Unless a
+    /// transport knows better, all are on one.
     fn hosts(&self) -> Vec<usize> {
         vec![0; self.size()]
     }
 
-    /// Makes room for messages of up to `longest` bytes, so that sending and receiving need not allocate.
-    fn reserve(&mut self, longest: usize);
+    /// Makes room for `under_way` messages to each worker at once, of up to `longest` bytes, so that sending and receiving need
+    /// not allocate.
+    fn reserve(&mut self, longest: usize, under_way: usize);
 
     /// Sends `message` to worker `to`, another than this one. `during` is what an error says was going on.
     ///

@@ -15,7 +15,7 @@ impl Collective for Solo {
         1
     }
 
-    fn reserve(&mut self, _: usize) {}
+    fn reserve(&mut self, _: usize, _: usize) {}
 
     fn send(&mut self, _: usize, _: &[u8], _: &'static str) -> Result<()> {
         unreachable!("a worker sends to others only")

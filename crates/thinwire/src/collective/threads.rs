@@ -15,9 +15,6 @@ use std::time::{Duration, Instant};
 /// How long a worker waits for another before it gives up.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Messages from one worker to another that may be under way at once: two buckets, up and down.
-const UNDER_WAY: usize = 4;
-
 /// Long enough for "never", short enough to add to a clock.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -35,6 +32,7 @@ struct Queue {
 
 struct Shared {
     size: usize,
+    hosts: Vec<usize>,
     /// From worker i to worker j at i·size + j.
     mailboxes: Vec<Mailbox>,
     state: Mutex<State>,
@@ -62,11 +60,17 @@ pub struct Thread {
     shared: Arc<Shared>,
 }
 
-/// The ends of a group of `size` workers, in rank order.
+/// The ends of a group of `size` workers, in rank order, all on one host.
 pub fn group(size: usize, deadline: Duration) -> Vec<Thread> {
+    group_on(&vec![0; size], deadline)
+}
+
+/// The ends of a group that behaves as if worker i were on host `hosts[i]`: what runs across machines, on one.
+pub fn group_on(hosts: &[usize], deadline: Duration) -> Vec<Thread> {
+    let (size, hosts) = (hosts.len(), hosts.to_vec());
     let state = State { waits_for: vec![None; size], gone: vec![false; size], culprit: None };
     let mailboxes = (0..size * size).map(|_| Mailbox::default()).collect();
-    let shared = Arc::new(Shared { size, mailboxes, state: Mutex::new(state) });
+    let shared = Arc::new(Shared { size, hosts, mailboxes, state: Mutex::new(state) });
     let deadline = deadline.min(A_YEAR);
     (0..size).map(|rank| Thread { rank, deadline, shared: Arc::clone(&shared) }).collect()
 }
@@ -80,8 +84,17 @@ pub fn run<T: Send>(size: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
 
 /// As [`run`], with another deadline than [`DEADLINE`].
 pub fn run_within<T: Send>(size: usize, deadline: Duration, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    run_group(group(size, deadline), work)
+}
+
+/// As [`run`], as if worker i were on host `hosts[i]`.
+pub fn run_on<T: Send>(hosts: &[usize], work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    run_group(group_on(hosts, DEADLINE), work)
+}
+
+fn run_group<T: Send>(group: Vec<Thread>, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
-        let workers = group(size, deadline).into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
+        let workers = group.into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
         let ended = workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>();
         ended.into_iter().map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
@@ -157,12 +170,16 @@ impl Collective for Thread {
         self.shared.size
     }
 
-    fn reserve(&mut self, longest: usize) {
+    fn hosts(&self) -> Vec<usize> {
+        self.shared.hosts.clone()
+    }
+
+    fn reserve(&mut self, longest: usize, under_way: usize) {
         for to in (0..self.shared.size).filter(|to| *to != self.rank) {
             let mut queue = lock(&self.shared.mailbox(self.rank, to).queue);
-            queue.messages.reserve(UNDER_WAY);
-            queue.spare.reserve(2 * UNDER_WAY);
-            while queue.spare.len() < UNDER_WAY {
+            queue.messages.reserve(under_way);
+            queue.spare.reserve(2 * under_way);
+            while queue.spare.len() < under_way {
                 queue.spare.push(Vec::with_capacity(longest));
             }
         }

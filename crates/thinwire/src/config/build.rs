@@ -1,9 +1,10 @@
 //! From a resolved configuration to the parts of a worker; the only match on an optimizer's name.
 
-use super::{Config, Freeze, Name, NonFinite, Sync, Warmup};
-use crate::error::Result;
+use super::{Config, Freeze, Hierarchy, Name, NonFinite, Sync, Warmup};
+use crate::error::{Error, Result};
 use crate::exchange::{Coding, Codings};
 use crate::groups::Groups;
+use crate::hosts::Hosts;
 use crate::layout::Shape;
 use crate::optimizer::{Adam, Auto, Clip, EfficientAdam, Hyper, OneBitAdam, Optimizer, WarmUp, ZeroOneAdam};
 use crate::schedule::{Calendar, SyncSteps, VarianceSteps};
@@ -16,12 +17,29 @@ impl Config {
         Shape { values, block, workers, topology }
     }
 
-    pub(crate) fn codings(&self, shape: Shape) -> Codings {
-        let bucket = self.bucket.expect("resolved");
+    /// The hosts that a mean sees: those of the workers, or one for each.
+    pub(crate) fn hosts(&self, real: &Hosts) -> Result<Hosts> {
+        let workers = real.of_all().len();
+        match self.hierarchy.expect("resolved") {
+            Hierarchy::Hosts if real.count() == 1 && workers > 1 => {
+                let accepted = format!(
+                    "all {workers} workers are on one host, nothing goes between hosts; accepted here: auto, flat"
+                );
+                Err(Error::config("hierarchy", "hosts", accepted))
+            }
+            Hierarchy::Auto if real.count() == 1 => Ok(Hosts::apart(workers)),
+            Hierarchy::Flat => Ok(Hosts::apart(workers)),
+            Hierarchy::Auto | Hierarchy::Hosts => Ok(real.clone()),
+        }
+    }
+
+    pub(crate) fn codings(&self, shape: Shape, hosts: &Hosts) -> Codings {
+        let (bucket, inside) = (self.bucket.expect("resolved"), self.host_codec.expect("resolved"));
+        let coding = |up, down| Coding::on_hosts(shape, [inside, up, down], bucket, hosts);
         let coarse = self.codec_up.zip(self.codec_down);
         Codings {
-            exact: self.exact_codec.map(|codec| Coding::new(shape, codec, codec, bucket)),
-            coarse: coarse.map(|(up, down)| Coding::new(shape, up, down, bucket)),
+            exact: self.exact_codec.map(|codec| coding(codec, codec)),
+            coarse: coarse.map(|(up, down)| coding(up, down)),
         }
     }
 

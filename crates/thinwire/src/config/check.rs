@@ -99,9 +99,9 @@ impl Config {
         if let Some(block) = self.block {
             require((1..=MAX_BLOCK).contains(&block), "block", block, "1 to 4096 values, such as 512")?;
         }
-        if let Some(codec) = self.exact_codec {
-            let exact = matches!(codec, CodecName::F32 | CodecName::Bf16);
-            require(exact, "exact_codec", codec.to_string(), "f32, bf16")?;
+        for (key, codec) in [("exact_codec", self.exact_codec), ("host_codec", self.host_codec)] {
+            let Some(codec) = codec else { continue };
+            require(matches!(codec, CodecName::F32 | CodecName::Bf16), key, codec.to_string(), "f32, bf16")?;
         }
         for (key, codec) in [("codec_up", self.codec_up), ("codec_down", self.codec_down)] {
             let whole = codec.is_none_or(|codec| CodecName::from_id(codec.id()) == Some(codec));

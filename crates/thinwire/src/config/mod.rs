@@ -23,7 +23,7 @@ mod check;
 mod resolve;
 mod words;
 
-pub use words::{Freeze, Name, NonFinite, Preset, Sync, Warmup};
+pub use words::{Freeze, Hierarchy, Name, NonFinite, Preset, Sync, Warmup};
 
 use crate::codec::CodecName;
 use crate::error::{Error, Result};
@@ -76,6 +76,13 @@ pub struct Config {
     /// Default `sharded`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
+    /// Whether workers of one host add up exactly before their sum is coded: `auto`, `flat` or `hosts`. Default `auto`: they do
+    /// where there are several hosts, and several workers on one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hierarchy: Option<Hierarchy>,
+    /// What goes inside a host then, in exact and in coarse means: `f32`, or `bf16` for half the bytes. Default `f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_codec: Option<CodecName>,
     /// What a gradient that is not finite does. Default `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub non_finite: Option<NonFinite>,

@@ -115,6 +115,8 @@ impl Config {
         self.bias_correction.get_or_insert(true);
         self.block.get_or_insert(512);
         self.topology.get_or_insert_default();
+        self.hierarchy.get_or_insert_default();
+        self.host_codec.get_or_insert(CodecName::F32);
         self.non_finite.get_or_insert_default();
         self.threads.get_or_insert(1);
         self.bucket.get_or_insert(4 << 20);

@@ -44,6 +44,19 @@ pub enum NonFinite {
     Skip,
 }
 
+/// Whether the workers of a host add up before anything is coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hierarchy {
+    /// As `hosts` when there are several hosts, and several workers on one of them; else as `flat`.
+    #[default]
+    Auto,
+    /// Every worker codes its own vector, wherever it is.
+    Flat,
+    /// Exactly inside a host, coded between hosts. Refused where all workers are on one host, for there is no between.
+    Hosts,
+}
+
 /// How the gap between two syncs of 0/1 Adam grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,11 +1,15 @@
 //! The mean of a vector over all workers: the one place that knows codecs and a transport.
 //!
-//! With C_up and C_down two codecs, e this worker's residue and E the residue of the blocks it owns:
+//! With C_up and C_down two codecs, e a host's residue and E the residue of the blocks that a worker owns, n workers:
 //!
 //! ```text
-//! worker i:  z = x + e;         q = C_up(z);    e ← z − q;   each owner gets its blocks of q
-//! owner r:   z = mean q + E;    p = C_down(z);  E ← z − p;   everyone gets p
+//! worker i:  x, exactly, to the relay of its host
+//! relay:     z = Σ x + e;       q = C_up(z);    e ← z − q;   each owner gets its blocks of q
+//! owner r:   z = Σ q/n + E;     p = C_down(z);  E ← z − p;   everyone gets p, by way of the relays
 //! ```
+//!
+//! Where every worker has a host to itself, the flat form, each is its own relay and nothing is sent inside a host
+//! ([`hosts`](crate::hosts)). Hosts send sums, not means: so e weighs 1/n whatever a host's size is.
 //!
 //! A coarse mean remembers both residues; an exact mean is the same with a cast and no residue. Sums run in rank order, in
 //! f32, and everyone decodes the owner's bytes, the owner too: all workers hold the same bits.
@@ -13,14 +17,18 @@
 //! The vector itself need not exist. [`Exchange::mean`] asks for it tile by tile (`fill`), and hands the mean back tile
 //! by tile (`apply`), so that what an optimizer computes before and after is part of the same pass over memory.
 
+mod coding;
 mod round;
+mod sum;
 
-use crate::codec::{Codec, CodecName};
+pub use coding::{Coding, Codings};
+
+use crate::codec::CodecName;
 use crate::collective::{Collective, Metered};
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Shape};
+use crate::layout::Shape;
 use crate::memory::Floats;
-use crate::message::{HEADER_LEN, Header, Operation};
+use crate::message::{Header, Operation};
 use crate::optimizer::{Entry, Now, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Threads, Vectors};
@@ -29,68 +37,13 @@ use std::convert::Infallible;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What a kind of round sends: its codecs, and how they cut the vector.
-pub struct Coding {
-    up: (CodecName, Box<dyn Codec>),
-    down: (CodecName, Box<dyn Codec>),
-    layout: Layout,
-}
-
-impl Coding {
-    pub fn new(shape: Shape, up: CodecName, down: CodecName, bucket_bytes: usize) -> Coding {
-        let (up, down) = ((up, up.codec()), (down, down.codec()));
-        let block_bytes = up.1.encoded_len(shape.block).max(down.1.encoded_len(shape.block));
-        Coding { up, down, layout: Layout::new(shape, block_bytes, bucket_bytes) }
-    }
-
-    /// The bytes worker `rank` sends in one such round.
-    pub fn bytes_sent(&self, rank: usize) -> u64 {
-        self.layout.bytes_sent(rank, &*self.up.1, &*self.down.1)
-    }
-
-    /// The bits that stand for one value on the wire: the mean of the way up and the way down, scales included.
-    pub fn bits_per_value(&self) -> f64 {
-        let whole = 0..self.layout.blocks();
-        let bytes = self.layout.payload_len(&*self.up.1, &whole) + self.layout.payload_len(&*self.down.1, &whole);
-        bytes as f64 * 4.0 / self.layout.values.max(1) as f64
-    }
-
-    /// The values whose mean worker `rank` serves.
-    pub fn owned(&self, rank: usize) -> Range<usize> {
-        self.layout.values_of(&self.layout.owned(rank))
-    }
-
-    fn loses_nothing(&self) -> bool {
-        self.up.0 == CodecName::F32 && self.down.0 == CodecName::F32
-    }
-
-    /// The longest message of a round.
-    pub fn longest_message(&self) -> usize {
-        let first_buckets = || self.layout.owners().map(|owner| self.layout.bucket(owner, 0));
-        let payload = |codec: &dyn Codec| first_buckets().map(|blocks| self.layout.payload_len(codec, &blocks)).max();
-        HEADER_LEN + payload(&*self.up.1).max(payload(&*self.down.1)).unwrap_or(0)
-    }
-}
-
-/// The codings of a run: an optimizer that never averages one way needs no coding for it.
-pub struct Codings {
-    pub exact: Option<Coding>,
-    pub coarse: Option<Coding>,
-}
-
-impl Codings {
-    pub fn longest_message(&self) -> usize {
-        [&self.exact, &self.coarse].into_iter().flatten().map(Coding::longest_message).max().unwrap_or(0)
-    }
-}
-
 /// A worker's part in every mean: its group, its codecs, its residues, and the digest of all that was agreed on.
 pub struct Exchange {
     pub group: Metered,
     pub threads: Threads,
     shape: Shape,
     codings: Codings,
-    /// e: what this worker's bytes have not said yet.
+    /// e: what the bytes this worker sent up have not said yet; 0 in blocks that another worker of its host relays.
     up_residue: Floats,
     /// E: what the means of the blocks it owns have not said yet.
     down_residue: Floats,
@@ -101,13 +54,13 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn new(shape: Shape, codings: Codings, mut group: Box<dyn Collective>, threads: Threads) -> Exchange {
-        group.reserve(codings.longest_message());
+        group.reserve(codings.longest_message(), codings.under_way());
         let (whole, owned) = match &codings.coarse {
             Some(coarse) => (shape.values, coarse.owned(group.rank()).len()),
             None => (0, 0),
         };
         Exchange {
-            mail: Mail::new(shape.workers, codings.longest_message()),
+            mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
             group: Metered::new(group),
             threads,
             shape,
@@ -219,6 +172,22 @@ impl Exchange {
             gathered[worker] = opened(&message, &header, worker, self.group.rank())?.1.to_vec();
         }
         Ok(gathered)
+    }
+
+    /// After a load from other workers, or other hosts, which gives every worker mean e: the relays take the parts of all on
+    /// their host, so that Σ e / n is still what it was.
+    pub fn regrouped(&mut self) {
+        let Some(coarse) = &self.codings.coarse else { return };
+        let (hosts, me) = (&coarse.hosts, self.group.rank());
+        let here = hosts.of(me);
+        let members = hosts.members(here).len() as f32;
+        for owner in coarse.layout.owners() {
+            let e = &mut self.up_residue[coarse.owned(owner)];
+            match hosts.relay(here, owner) == me {
+                true => e.iter_mut().for_each(|e| *e *= members),
+                false => e.fill(0.0),
+            }
+        }
     }
 
     /// What to save: e, whose mean counts; E, cut among the owners; the digest.

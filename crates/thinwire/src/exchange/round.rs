@@ -1,7 +1,17 @@
 //! One mean under way: buckets go up to their owners, are averaged, and come down.
+//!
+//! A bucket has five parts. Everyone sends its vector to the relays of its host (`send_inside`); a relay adds up, codes, and
+//! sends the sum to the owner (`send_up`); the owner receives the hosts' sums (`receive_up`), averages them, and sends the mean to
+//! the relays of the other hosts (`serve`); and everyone takes the mean of every owner, in the order of owners, from the owner if
+//! it is the relay, else from the relay, which passes on what it got (`receive_down`).
+//!
+//! Nobody waits in a ring: what one waits for comes earlier in an order that all keep. Sending waits for no one. Of a bucket
+//! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
+//! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
 
+use super::coding::Way;
+use super::sum::{Sum, encode};
 use super::{Coding, opened};
-use crate::codec::{Codec, Fault};
 use crate::collective::Metered;
 use crate::error::{Error, Result};
 use crate::layout::Shape;
@@ -13,17 +23,20 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The buffers of a round, made at the start, as long as they will ever be.
 pub(super) struct Mail {
     out: Vec<u8>,
-    /// One message from each worker, for this bucket and the next.
+    /// One message from each worker of this host; none for a worker that is alone there.
+    inside: Vec<Vec<u8>>,
+    /// One message from each host, for this bucket and the next.
     up: [Vec<Vec<u8>>; 2],
     served: Vec<u8>,
     down: Vec<u8>,
 }
 
 impl Mail {
-    pub fn new(workers: usize, longest: usize) -> Mail {
+    pub fn new((hosts, members): (usize, usize), longest: usize) -> Mail {
         let buffer = || Vec::with_capacity(longest);
-        let buffers = || (0..workers).map(|_| buffer()).collect();
-        Mail { out: buffer(), up: [buffers(), buffers()], served: buffer(), down: buffer() }
+        let buffers = |count: usize| (0..count).map(|_| buffer()).collect();
+        let up = [buffers(hosts), buffers(hosts)];
+        Mail { out: buffer(), inside: buffers(members), up, served: buffer(), down: buffer() }
     }
 }
 
@@ -64,14 +77,17 @@ where
     A: Fn(Range<usize>, Vectors<'_, R, W>, &[f32]) + Sync,
 {
     /// While one bucket is on its way up, the one before is averaged and goes down. Messages between two workers keep
-    /// their order, so everyone receives in the order everyone sends: up 0, up 1, down 0, up 2, down 1, …
+    /// their order, so everyone receives in the order everyone sends: up 0, up 1, down 0, up 2, down 1, …, where up is
+    /// what goes inside the host, or what comes of it.
     pub fn run(&mut self) -> Result<Outcome> {
         let buckets = self.coding.layout.buckets();
         let mut outcome = Outcome { contributions: None, digest: self.digest };
+        self.send_inside(0)?;
         self.send_up(0)?;
         self.receive_up(0)?;
         for k in 0..buckets {
             if k + 1 < buckets {
+                self.send_inside(k + 1)?;
                 self.send_up(k + 1)?;
             }
             self.serve(k)?;
@@ -87,47 +103,79 @@ where
         self.coding.layout.owners().contains(&self.group.rank())
     }
 
-    fn header_up(&self, blocks: &Range<usize>) -> Header {
-        let operation = if self.coarse { Operation::CoarseUp } else { Operation::ExactUp };
-        Header::new(operation, self.coding.up.0, self.shape, self.step, self.digest).covering(blocks)
+    /// The number of this worker's host.
+    fn here(&self) -> usize {
+        self.coding.hosts.of(self.group.rank())
     }
 
-    fn header_down(&self, blocks: &Range<usize>) -> Header {
-        let operation = if self.coarse { Operation::CoarseDown } else { Operation::ExactDown };
-        Header::new(operation, self.coding.down.0, self.shape, self.step, self.digest).covering(blocks)
+    /// Who speaks to `owner` for this worker's host.
+    fn relay(&self, owner: usize) -> usize {
+        self.coding.hosts.relay(self.here(), owner)
     }
 
-    /// Packs bucket `k`, and sends every owner its part.
-    fn send_up(&mut self, k: usize) -> Result<()> {
+    fn header(&self, way: Way, blocks: &Range<usize>) -> Header {
+        let operation = match (way, self.coarse) {
+            (Way::Inside, false) => Operation::ExactInside,
+            (Way::Inside, true) => Operation::CoarseInside,
+            (Way::Up, false) => Operation::ExactUp,
+            (Way::Up, true) => Operation::CoarseUp,
+            (Way::Down, false) => Operation::ExactDown,
+            (Way::Down, true) => Operation::CoarseDown,
+        };
+        Header::new(operation, self.coding.name(way), self.shape, self.step, self.digest).covering(blocks)
+    }
+
+    /// Sends this worker's vector, as far as bucket `k` goes, to those who are relays for it.
+    fn send_inside(&mut self, k: usize) -> Result<()> {
         for owner in self.coding.layout.owners() {
-            let blocks = self.coding.layout.bucket(owner, k);
-            let header = self.header_up(&blocks);
-            self.pack(header, &blocks)?;
-            if owner == self.group.rank() {
-                std::mem::swap(&mut self.mail.out, &mut self.mail.up[k % 2][owner]);
-            } else {
-                self.group.send(owner, &self.mail.out, header.operation.name())?;
+            let relay = self.relay(owner);
+            if relay != self.group.rank() {
+                let operation = self.pack(Way::Inside, &self.coding.layout.bucket(owner, k))?;
+                self.group.send(relay, &self.mail.out, operation.name())?;
             }
         }
         Ok(())
     }
 
-    /// z = x + e, q = C_up(z), e ← z − q, for these blocks; a header alone when this worker is left out.
-    fn pack(&mut self, mut header: Header, blocks: &Range<usize>) -> Result<()> {
-        let (layout, codec) = (&self.coding.layout, &*self.coding.up.1);
+    /// Packs what this host has to say in bucket `k`, for every owner that this worker is the relay of, and sends it.
+    fn send_up(&mut self, k: usize) -> Result<()> {
+        let me = self.group.rank();
+        for owner in self.coding.layout.owners() {
+            if self.relay(owner) != me {
+                continue;
+            }
+            let blocks = self.coding.layout.bucket(owner, k);
+            let operation = match self.mail.inside.is_empty() {
+                true => self.pack(Way::Up, &blocks)?,
+                false => self.add_up(&blocks)?,
+            };
+            if owner == me {
+                let here = self.here();
+                std::mem::swap(&mut self.mail.out, &mut self.mail.up[k % 2][here]);
+            } else {
+                self.group.send(owner, &self.mail.out, operation.name())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// This worker's vector in these blocks, coded; a header alone when it is left out. On its way up z = x + e, q = C_up(z),
+    /// e ← z − q; inside the host nothing is remembered.
+    fn pack(&mut self, way: Way, blocks: &Range<usize>) -> Result<Operation> {
+        let (coding, mut header) = (self.coding, self.header(way, blocks));
         header.contributions = u32::from(self.contributes);
-        let payload = if self.contributes { layout.payload_len(codec, blocks) } else { 0 };
+        let payload = if self.contributes { coding.payload_len(way, blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.out, payload);
         if !self.contributes {
-            return Ok(());
+            return Ok(header.operation);
         }
-        let range = layout.values_of(blocks);
+        let (range, codec) = (coding.layout.values_of(blocks), coding.codec(way));
         let span = Span {
-            residue: part(self.up_residue, range.clone()),
+            residue: if way == Way::Up { part(self.up_residue, range.clone()) } else { &mut [] },
             vectors: self.vectors.part(range.clone()),
             range,
             bytes,
-            cut: Cut { block: layout.block, encoded: codec.encoded_len(layout.block) },
+            cut: Cut { block: coding.layout.block, encoded: codec.encoded_len(coding.layout.block) },
         };
         let (threads, fill) = (self.threads, &self.fill);
         let (worker, step) = (self.group.rank(), self.step);
@@ -142,120 +190,135 @@ where
                     })
                 })
             })
-        })
+        })?;
+        Ok(header.operation)
     }
 
-    /// Receives everyone's part of this owner's blocks in bucket `k`.
+    /// z = Σ x + e over the workers of this host, q = C_up(z), e ← z − q, for these blocks; a header alone, and the residue
+    /// kept, when all are left out. This worker's x is coded like everyone's: who is the relay changes no bit.
+    fn add_up(&mut self, blocks: &Range<usize>) -> Result<Operation> {
+        let (coding, me) = (self.coding, self.group.rank());
+        let members = coding.hosts.members(self.here());
+        self.pack(Way::Inside, blocks)?;
+        let expected = self.header(Way::Inside, blocks);
+        for (i, worker) in members.iter().enumerate() {
+            if *worker == me {
+                std::mem::swap(&mut self.mail.out, &mut self.mail.inside[i]);
+            } else {
+                let payload_len = coding.payload_len(Way::Inside, blocks);
+                receive(self.group, *worker, &expected, &mut self.mail.inside[i], payload_len, 1)?;
+            }
+        }
+        let mut header = self.header(Way::Up, blocks);
+        header.contributions = contributions(&self.mail.inside);
+        let payload = if header.contributions > 0 { coding.payload_len(Way::Up, blocks) } else { 0 };
+        let bytes = header.start(&mut self.mail.out, payload);
+        if header.contributions > 0 {
+            let range = coding.layout.values_of(blocks);
+            let sum = Sum {
+                messages: &self.mail.inside,
+                sender: |i| members[i],
+                from: coding.codec(Way::Inside),
+                to: coding.codec(Way::Up),
+                block: coding.layout.block,
+                divisor: None,
+                residue: part(self.up_residue, range.clone()),
+                range,
+                bytes,
+            };
+            let (threads, step) = (self.threads, self.step);
+            let overflow = || Error::Overflow { worker: me, step, what: "adds up" };
+            self.group.packing(|| sum.code(threads, overflow))?;
+        }
+        Ok(header.operation)
+    }
+
+    /// Receives every other host's part of this owner's blocks in bucket `k`.
     fn receive_up(&mut self, k: usize) -> Result<()> {
         if !self.is_owner() {
             return Ok(());
         }
-        let me = self.group.rank();
-        let blocks = self.coding.layout.bucket(me, k);
-        let expected = self.header_up(&blocks);
-        let payload_len = self.coding.layout.payload_len(&*self.coding.up.1, &blocks);
-        for worker in self.group.others() {
-            let message = &mut self.mail.up[k % 2][worker];
-            message.resize(HEADER_LEN + payload_len, 0);
-            self.group.receive(worker, message, expected.operation.name())?;
-            let (header, payload) = opened(message, &expected, worker, me)?;
-            check_payload(worker, &header, payload, payload_len, 1)?;
+        let (coding, me, here) = (self.coding, self.group.rank(), self.here());
+        let blocks = coding.layout.bucket(me, k);
+        let (expected, payload_len) = (self.header(Way::Up, &blocks), coding.payload_len(Way::Up, &blocks));
+        for host in (0..coding.hosts.count()).filter(|host| *host != here) {
+            let (relay, most) = (coding.hosts.relay(host, me), coding.hosts.members(host).len() as u32);
+            receive(self.group, relay, &expected, &mut self.mail.up[k % 2][host], payload_len, most)?;
         }
         Ok(())
     }
 
-    /// z = mean q + E, p = C_down(z), E ← z − p, for this owner's blocks in bucket `k`; sends p to everyone.
+    /// z = Σ q / n + E, p = C_down(z), E ← z − p, for this owner's blocks in bucket `k`, with n for all who take part; sends p to
+    /// the other hosts. Its own host gets p in [`UnderWay::receive_down`], where it is this owner's turn.
     fn serve(&mut self, k: usize) -> Result<()> {
         if !self.is_owner() {
             return Ok(());
         }
-        let (layout, me) = (&self.coding.layout, self.group.rank());
-        let blocks = layout.bucket(me, k);
-        let mut header = self.header_down(&blocks);
-        header.contributions =
-            self.mail.up[k % 2].iter().filter(|message| contribution(message).is_some()).count() as u32;
-        let payload_len = if header.contributions > 0 { layout.payload_len(&*self.coding.down.1, &blocks) } else { 0 };
-        header.start(&mut self.mail.served, payload_len);
+        let (coding, me, here) = (self.coding, self.group.rank(), self.here());
+        let blocks = coding.layout.bucket(me, k);
+        let mut header = self.header(Way::Down, &blocks);
+        header.contributions = contributions(&self.mail.up[k % 2]);
+        let payload = if header.contributions > 0 { coding.payload_len(Way::Down, &blocks) } else { 0 };
+        let bytes = header.start(&mut self.mail.served, payload);
         if header.contributions > 0 {
-            self.average(k, layout.values_of(&blocks), header.contributions as f32)?;
+            let (range, owned) = (coding.layout.values_of(&blocks), coding.owned(me).start);
+            let sum = Sum {
+                messages: &self.mail.up[k % 2],
+                sender: |host| coding.hosts.relay(host, me),
+                from: coding.codec(Way::Up),
+                to: coding.codec(Way::Down),
+                block: coding.layout.block,
+                divisor: Some(header.contributions as f32),
+                residue: part(self.down_residue, range.start - owned..range.end - owned),
+                range,
+                bytes,
+            };
+            let (threads, step) = (self.threads, self.step);
+            let overflow = || Error::Overflow { worker: me, step, what: "averages" };
+            self.group.packing(|| sum.code(threads, overflow))?;
         }
-        for worker in self.group.others() {
-            self.group.send(worker, &self.mail.served, header.operation.name())?;
+        for host in (0..coding.hosts.count()).filter(|host| *host != here) {
+            self.group.send(coding.hosts.relay(host, me), &self.mail.served, header.operation.name())?;
         }
         Ok(())
     }
 
-    /// The mean of bucket `k`, which are the values in `range`, from the messages up into the message down.
-    fn average(&mut self, k: usize, range: Range<usize>, contributions: f32) -> Result<()> {
-        let (layout, me) = (&self.coding.layout, self.group.rank());
-        let (up, down) = (&*self.coding.up.1, &*self.coding.down.1);
-        let (block, encoded) = (layout.block, up.encoded_len(layout.block));
-        let (start, owned) = (range.start, layout.values_of(&layout.owned(me)).start);
-        let messages = &self.mail.up[k % 2];
-        let span = Span {
-            residue: part(self.down_residue, range.start - owned..range.end - owned),
-            vectors: Vectors { read: [], write: [] },
-            range,
-            bytes: &mut self.mail.served[HEADER_LEN..],
-            cut: Cut { block, encoded: down.encoded_len(block) },
-        };
-        let (threads, step) = (self.threads, self.step);
-        self.group.packing(|| {
-            threads.walk(span, |mut tile, sum| {
-                let first = (tile.range.start - start) / block;
-                tile.blocks().enumerate().try_for_each(|(i, (values, residue, bytes))| {
-                    let sum = &mut sum[values];
-                    sum.fill(0.0);
-                    for (worker, message) in messages.iter().enumerate() {
-                        if let Some(payload) = contribution(message) {
-                            let rest = &payload[(first + i) * encoded..];
-                            up.decode_add(&rest[..up.encoded_len(sum.len())], sum)
-                                .map_err(|fault| Error::Payload { worker, fault })?;
-                        }
-                    }
-                    sum.iter_mut().for_each(|sum| *sum /= contributions);
-                    encode(down, sum, residue, bytes).map_err(|_| Error::Overflow {
-                        worker: me,
-                        step,
-                        what: "averages",
-                    })
-                })
-            })
-        })
-    }
-
-    /// Receives the mean of bucket `k` from every owner, and applies it.
+    /// Takes the mean of bucket `k` from every owner, passes it on to those whose relay this worker is, and applies it.
     fn receive_down(&mut self, k: usize, outcome: &mut Outcome) -> Result<()> {
-        let (layout, codec, me) = (&self.coding.layout, &*self.coding.down.1, self.group.rank());
-        for owner in layout.owners() {
-            let blocks = layout.bucket(owner, k);
-            let expected = self.header_down(&blocks);
-            let payload_len = layout.payload_len(codec, &blocks);
-            if owner == me {
+        let (coding, me) = (self.coding, self.group.rank());
+        for owner in coding.layout.owners() {
+            let blocks = coding.layout.bucket(owner, k);
+            let (expected, payload_len) = (self.header(Way::Down, &blocks), coding.payload_len(Way::Down, &blocks));
+            let relay = self.relay(owner);
+            let from = if relay == me { owner } else { relay };
+            if from == me {
                 std::mem::swap(&mut self.mail.served, &mut self.mail.down);
             } else {
-                self.mail.down.resize(HEADER_LEN + payload_len, 0);
-                self.group.receive(owner, &mut self.mail.down, expected.operation.name())?;
+                let most = self.shape.workers as u32;
+                receive(self.group, from, &expected, &mut self.mail.down, payload_len, most)?;
             }
-            let (header, payload) = opened(&self.mail.down, &expected, owner, me)?;
-            check_payload(owner, &header, payload, payload_len, self.shape.workers as u32)?;
-            let here = *outcome.contributions.get_or_insert(header.contributions);
-            if header.contributions != here {
-                let (field, there, here) =
-                    ("who takes part".to_owned(), header.contributions.to_string(), here.to_string());
+            if relay == me {
+                for mate in coding.hosts.mates(me) {
+                    self.group.send(mate, &self.mail.down, expected.operation.name())?;
+                }
+            }
+            let there = Header::contributions_in(&self.mail.down);
+            let here = *outcome.contributions.get_or_insert(there);
+            if there != here {
+                let (field, there, here) = ("who takes part".to_owned(), there.to_string(), here.to_string());
                 return Err(Error::Disagreement { worker: owner, field, there, me, here });
             }
-            outcome.digest = xxh3_64_with_seed(payload, outcome.digest ^ u64::from(header.contributions));
-            if header.contributions > 0 {
-                self.unpack(owner, layout.values_of(&blocks))?;
+            outcome.digest = xxh3_64_with_seed(&self.mail.down[HEADER_LEN..], outcome.digest ^ u64::from(there));
+            if there > 0 {
+                self.unpack(from, coding.layout.values_of(&blocks))?;
             }
         }
         Ok(())
     }
 
-    /// Decodes the mean that `owner` sent for the values in `range`, and applies it.
-    fn unpack(&mut self, owner: usize, range: Range<usize>) -> Result<()> {
-        let (block, codec) = (self.coding.layout.block, &*self.coding.down.1);
+    /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
+    fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
+        let (block, codec) = (self.coding.layout.block, self.coding.codec(Way::Down));
         let span = Span {
             residue: &mut [],
             vectors: self.vectors.part(range.clone()),
@@ -267,7 +330,7 @@ where
         self.group.packing(|| {
             threads.walk(span, |mut tile, mean| {
                 tile.blocks().try_for_each(|(block, _, bytes)| {
-                    codec.decode(bytes, &mut mean[block]).map_err(|fault| Error::Payload { worker: owner, fault })
+                    codec.decode(bytes, &mut mean[block]).map_err(|fault| Error::Payload { worker, fault })
                 })?;
                 apply(tile.range.clone(), tile.vectors.part(0..mean.len()), mean);
                 Ok(())
@@ -276,17 +339,24 @@ where
     }
 }
 
-/// With the residue, or without one if it is empty.
-fn encode(codec: &dyn Codec, x: &[f32], residue: &mut [f32], bytes: &mut [u8]) -> Result<(), Fault> {
-    match residue {
-        [] => codec.encode(x, bytes),
-        residue => codec.encode_with(x, residue, bytes),
-    }
+/// How many workers these messages are of.
+fn contributions(messages: &[Vec<u8>]) -> u32 {
+    messages.iter().map(|message| Header::contributions_in(message)).sum()
 }
 
-/// The payload of a message up, unless its sender is left out of this round.
-fn contribution(message: &[u8]) -> Option<&[u8]> {
-    Header::contributes(message).then(|| &message[HEADER_LEN..])
+/// Receives the message that `expected` describes, of at most `most` workers.
+fn receive(
+    group: &mut Metered,
+    worker: usize,
+    expected: &Header,
+    message: &mut Vec<u8>,
+    payload_len: usize,
+    most: u32,
+) -> Result<()> {
+    message.resize(HEADER_LEN + payload_len, 0);
+    group.receive(worker, message, expected.operation.name())?;
+    let (header, payload) = opened(message, expected, worker, group.rank())?;
+    check_payload(worker, &header, payload, payload_len, most)
 }
 
 /// A payload is of at most `most` workers; it is as long as its blocks take, or empty when nobody is in it.

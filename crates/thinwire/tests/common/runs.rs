@@ -45,6 +45,9 @@ pub const CASES: &[&str] = &[
 /// The forms of a mean.
 pub const TOPOLOGIES: [&str; 2] = ["sharded", "central"];
 
+/// Hosts of every rank: in a row and in turn, alike and not, one worker alone and several.
+pub const PLACES: [&[usize]; 5] = [&[0, 0, 1], &[0, 0, 1, 1], &[0, 1, 0, 1], &[0, 1, 1, 1, 2], &[0, 0, 0, 1, 2]];
+
 /// What `words` say, in blocks of 8 unless they say otherwise. One word a line of TOML, or with "; " between them.
 pub fn config(words: &str) -> Config {
     let config = Config::from_toml(&words.replace("; ", "\n")).unwrap_or_else(|error| panic!("{words}: {error}"));
@@ -230,6 +233,11 @@ impl Bits {
 /// Runs `work` on `workers` threads; returns what they return, in rank order.
 pub fn together<T: Send>(workers: usize, work: impl Fn(Thread) -> Result<T> + Sync) -> Vec<T> {
     threads::run(workers, |group| work(group).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The same as if worker i were on host `hosts[i]`.
+pub fn together_on<T: Send>(hosts: &[usize], work: impl Fn(Thread) -> Result<T> + Sync) -> Vec<T> {
+    threads::run_on(hosts, |group| work(group).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// The errors of workers that must all fail.

@@ -28,9 +28,6 @@ use std::time::{Duration, Instant};
 const MESSAGE: c_int = 1;
 const WORD: c_int = 2;
 
-/// Messages to one worker that may be under way at once: two buckets, up and down.
-const UNDER_WAY: usize = 4;
-
 /// A waiting worker looks around this often, and at the processes on its machine this often.
 const GLANCE: Duration = Duration::from_millis(20);
 const ROLL_CALL: Duration = Duration::from_millis(40);
@@ -404,8 +401,8 @@ impl Collective for Mpi {
         self.processes.iter().map(number).collect()
     }
 
-    fn reserve(&mut self, longest: usize) {
-        let wanted = UNDER_WAY * (self.size - 1);
+    fn reserve(&mut self, longest: usize, under_way: usize) {
+        let wanted = under_way * (self.size - 1);
         self.sending.reserve(wanted);
         self.spare.clear();
         self.spare.resize_with(wanted, || Vec::with_capacity(longest));

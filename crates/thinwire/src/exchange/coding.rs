@@ -1,0 +1,158 @@
+//! What a kind of round sends: its codecs, how they cut the vector, and who sends what to whom.
+
+use crate::codec::{Codec, CodecName};
+use crate::hosts::Hosts;
+use crate::layout::{Layout, Shape};
+use crate::message::HEADER_LEN;
+use std::ops::Range;
+
+/// The ways that a message of a round can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From a worker to its host's relay.
+    Inside,
+    /// From a host's relay to an owner.
+    Up,
+    /// From an owner to everyone, by way of the relays.
+    Down,
+}
+
+/// A codec and its name in messages.
+struct Named(CodecName, Box<dyn Codec>);
+
+impl Named {
+    fn new(name: CodecName) -> Named {
+        Named(name, name.codec())
+    }
+}
+
+/// The codecs of a kind of round, and where they go.
+pub struct Coding {
+    inside: Named,
+    up: Named,
+    down: Named,
+    pub(super) layout: Layout,
+    pub(super) hosts: Hosts,
+}
+
+impl Coding {
+    /// The flat form: every worker codes its own vector.
+    pub fn new(shape: Shape, up: CodecName, down: CodecName, bucket_bytes: usize) -> Coding {
+        Coding::on_hosts(shape, [CodecName::F32, up, down], bucket_bytes, &Hosts::apart(shape.workers))
+    }
+
+    /// Codecs inside a host, up and down.
+    pub fn on_hosts(shape: Shape, codecs: [CodecName; 3], bucket_bytes: usize, hosts: &Hosts) -> Coding {
+        let [inside, up, down] = codecs.map(Named::new);
+        let block_bytes = |codec: &Named| codec.1.encoded_len(shape.block);
+        // Nothing goes inside a host where every worker has its own.
+        let inside_bytes = if hosts.is_flat() { 0 } else { block_bytes(&inside) };
+        let longest = block_bytes(&up).max(block_bytes(&down)).max(inside_bytes);
+        Coding { inside, up, down, layout: Layout::new(shape, longest, bucket_bytes), hosts: hosts.clone() }
+    }
+
+    pub(super) fn name(&self, way: Way) -> CodecName {
+        self.named(way).0
+    }
+
+    pub(super) fn codec(&self, way: Way) -> &dyn Codec {
+        &*self.named(way).1
+    }
+
+    fn named(&self, way: Way) -> &Named {
+        match way {
+            Way::Inside => &self.inside,
+            Way::Up => &self.up,
+            Way::Down => &self.down,
+        }
+    }
+
+    pub(super) fn payload_len(&self, way: Way, blocks: &Range<usize>) -> usize {
+        self.layout.payload_len(self.codec(way), blocks)
+    }
+
+    /// The bytes worker `rank` sends in one such round, headers and all, to the workers that `counts` counts.
+    pub fn bytes_sent(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
+        let (hosts, here) = (&self.hosts, self.hosts.of(rank));
+        let others = || (0..hosts.count()).filter(|host| *host != here);
+        let counted = |to: usize| u64::from(counts(to));
+        let to_mates = hosts.mates(rank).map(counted).sum::<u64>();
+        let sent = |owner: usize, k: usize| {
+            let blocks = self.layout.bucket(owner, k);
+            let bytes = |way, times| times * (HEADER_LEN + self.payload_len(way, &blocks)) as u64;
+            let relay = hosts.relay(here, owner);
+            if relay != rank {
+                bytes(Way::Inside, counted(relay))
+            } else if owner != rank {
+                bytes(Way::Up, counted(owner)) + bytes(Way::Down, to_mates)
+            } else {
+                let relays = others().map(|host| counted(hosts.relay(host, owner))).sum::<u64>();
+                bytes(Way::Down, relays + to_mates)
+            }
+        };
+        let owners = || self.layout.owners();
+        (0..self.layout.buckets()).map(|k| owners().map(|owner| sent(owner, k)).sum::<u64>()).sum()
+    }
+
+    /// The bits that stand for one value between hosts: the mean of the way up and the way down, scales included.
+    pub fn bits_per_value(&self) -> f64 {
+        let whole = 0..self.layout.blocks();
+        let bytes = self.payload_len(Way::Up, &whole) + self.payload_len(Way::Down, &whole);
+        bytes as f64 * 4.0 / self.layout.values.max(1) as f64
+    }
+
+    /// The values whose mean worker `rank` serves.
+    pub fn owned(&self, rank: usize) -> Range<usize> {
+        self.layout.values_of(&self.layout.owned(rank))
+    }
+
+    pub(super) fn loses_nothing(&self) -> bool {
+        self.up.0 == CodecName::F32 && self.down.0 == CodecName::F32
+    }
+
+    /// The longest message of a round.
+    pub fn longest_message(&self) -> usize {
+        let first_buckets = || self.layout.owners().map(|owner| self.layout.bucket(owner, 0));
+        let longest = |way: Way| first_buckets().map(|blocks| self.payload_len(way, &blocks)).max().unwrap_or(0);
+        let inside = if self.hosts.is_flat() { 0 } else { longest(Way::Inside) };
+        HEADER_LEN + longest(Way::Up).max(longest(Way::Down)).max(inside)
+    }
+}
+
+/// The codings of a run: an optimizer that never averages one way needs no coding for it.
+pub struct Codings {
+    pub exact: Option<Coding>,
+    pub coarse: Option<Coding>,
+}
+
+impl Codings {
+    fn each(&self) -> impl Iterator<Item = &Coding> {
+        [&self.exact, &self.coarse].into_iter().flatten()
+    }
+
+    pub fn longest_message(&self) -> usize {
+        self.each().map(Coding::longest_message).max().unwrap_or(0)
+    }
+
+    /// The buffers of one worker: a message from each host for this bucket and the next, one from each worker of its own host
+    /// where there are several, and three of its own.
+    pub fn buffers(&self, rank: usize) -> usize {
+        let (hosts, inside) = self.senders(rank);
+        2 * hosts + inside + 3
+    }
+
+    /// Messages from one worker to another that may be under way at once: two buckets, up and down; between workers of a host
+    /// that for every owner that one is the relay of.
+    pub fn under_way(&self) -> usize {
+        4 * self.each().map(|coding| coding.hosts.most_relayed()).max().unwrap_or(0).max(1)
+    }
+
+    /// How many send to an owner, and to a relay of `rank`'s host. A worker alone on its host hears nobody inside it.
+    pub(super) fn senders(&self, rank: usize) -> (usize, usize) {
+        let inside = |hosts: &Hosts| match hosts.members(hosts.of(rank)).len() {
+            1 => 0,
+            members => members,
+        };
+        self.each().map(|coding| (coding.hosts.count(), inside(&coding.hosts))).max().unwrap_or((0, 0))
+    }
+}

@@ -1,0 +1,65 @@
+//! Messages that are added up in one pass over memory, and coded again: the workers' of a host, the hosts' of a group.
+
+use crate::codec::{Codec, Fault};
+use crate::error::{Error, Result};
+use crate::message::{HEADER_LEN, Header};
+use crate::tiles::{Cut, Span, Threads, Vectors};
+use std::ops::Range;
+
+pub(super) struct Sum<'a, S> {
+    /// In the order in which they are added up.
+    pub messages: &'a [Vec<u8>],
+    /// Who sent each.
+    pub sender: S,
+    pub from: &'a dyn Codec,
+    pub to: &'a dyn Codec,
+    pub block: usize,
+    /// The sum is to be a mean of so many.
+    pub divisor: Option<f32>,
+    /// The values that the messages cover.
+    pub range: Range<usize>,
+    /// Empty in an exact mean.
+    pub residue: &'a mut [f32],
+    pub bytes: &'a mut [u8],
+}
+
+impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
+    /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z).
+    pub fn code(self, threads: &Threads, overflow: impl Fn() -> Error + Sync) -> Result<()> {
+        let Sum { messages, sender, from, to, block, divisor, range, residue, bytes } = self;
+        let (start, encoded) = (range.start, from.encoded_len(block));
+        let cut = Cut { block, encoded: to.encoded_len(block) };
+        let span = Span { residue, vectors: Vectors { read: [], write: [] }, range, bytes, cut };
+        threads.walk(span, |mut tile, sum| {
+            let first = (tile.range.start - start) / block;
+            tile.blocks().enumerate().try_for_each(|(i, (values, residue, bytes))| {
+                let sum = &mut sum[values];
+                sum.fill(0.0);
+                for (place, message) in messages.iter().enumerate() {
+                    if let Some(payload) = contribution(message) {
+                        let rest = &payload[(first + i) * encoded..];
+                        from.decode_add(&rest[..from.encoded_len(sum.len())], sum)
+                            .map_err(|fault| Error::Payload { worker: sender(place), fault })?;
+                    }
+                }
+                if let Some(divisor) = divisor {
+                    sum.iter_mut().for_each(|sum| *sum /= divisor);
+                }
+                encode(to, sum, residue, bytes).map_err(|_| overflow())
+            })
+        })
+    }
+}
+
+/// With the residue, or without one if it is empty.
+pub(super) fn encode(codec: &dyn Codec, x: &[f32], residue: &mut [f32], bytes: &mut [u8]) -> Result<(), Fault> {
+    match residue {
+        [] => codec.encode(x, bytes),
+        residue => codec.encode_with(x, residue, bytes),
+    }
+}
+
+/// The payload of a message, unless nobody is in it.
+fn contribution(message: &[u8]) -> Option<&[u8]> {
+    (Header::contributions_in(message) > 0).then(|| &message[HEADER_LEN..])
+}

@@ -70,6 +70,13 @@ pub struct Probe {
     /// Bytes of a bucket [default: the engine's]
     #[arg(long, value_name = "N", value_parser = number)]
     pub bucket: Option<usize>,
+    /// On threads: act as if the workers were on so many hosts, to try --hierarchy [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub hosts: Option<usize>,
+    /// Whether workers of one host add up exactly before anything is coded: auto (if there are several hosts, and several
+    /// workers on one), flat (never), or hosts [default: auto]
+    #[arg(long, help_heading = "Training")]
+    pub hierarchy: Option<String>,
     /// Seconds that a worker waits for another before it gives up
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline: u64,
@@ -140,6 +147,13 @@ pub struct Common {
     /// threads, mpi, or auto: mpi when started by mpirun or srun, threads else [default: auto]
     #[arg(long, help_heading = "Training")]
     pub transport: Option<String>,
+    /// On threads: act as if the workers were on so many hosts, to try --hierarchy [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub hosts: Option<usize>,
+    /// Whether workers of one host add up exactly before anything is coded: auto (if there are several hosts, and several
+    /// workers on one), flat (never), or hosts [default: auto]
+    #[arg(long, help_heading = "Training")]
+    pub hierarchy: Option<String>,
     /// Seconds that a worker waits for another before the run ends with an error [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Training")]
     pub deadline: Option<u64>,
@@ -164,7 +178,7 @@ pub struct Common {
     /// What cosine and linear end at, as a part of the peak [default: 0]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub floor: Option<f64>,
-    /// Longest gradient by its norm: of the mean in exact steps, of a worker's own in all others [default: 1 for text, no limit else]
+    /// Longest gradient by its norm: of the mean in exact steps; in all others of a worker's own, which may be √workers times as long (not with efficient-adam) [default: 1 for text, no limit else]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub clip: Option<f64>,
     /// Weight decay of matrices and kernels, not of biases and gains [default: 0.1 for text, 0.01 for images]

@@ -24,6 +24,7 @@ pub struct Journal {
 pub struct Totals {
     pub steps: u64,
     pub bytes: f64,
+    pub bytes_between_hosts: f64,
     pub rounds: Rounds,
     pub seconds: Phases,
     pub compute_cpu: f64,
@@ -35,6 +36,7 @@ impl Totals {
     fn add(&mut self, step: &Step) {
         self.steps += 1;
         self.bytes += step.bytes;
+        self.bytes_between_hosts += step.bytes_between_hosts;
         *match step.round.as_str() {
             "exact" => &mut self.rounds.exact,
             "coarse" => &mut self.rounds.coarse,

@@ -84,14 +84,14 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
         }
     };
     said("pairs of workers, then all at once");
-    let mut probed = first(team.run(workers, deadline, |group| network(group, team.transport())))?;
+    let mut probed = first(team.run(workers, 1, deadline, |group| network(group, team.transport())))?;
     if team.size().is_some() {
         said("MPI_Allreduce");
-        probed.means.push(first(team.run(workers, deadline, |group| all_reduce(group, arguments, team)))?);
+        probed.means.push(first(team.run(workers, 1, deadline, |group| all_reduce(group, arguments, team)))?);
     }
     for codec in codecs {
         said(&format!("the mean by {codec}"));
-        probed.means.push(first(team.run(workers, deadline, |group| mean(group, codec, arguments)))?);
+        probed.means.push(first(team.run(workers, 1, deadline, |group| mean(group, codec, arguments)))?);
     }
     if team.leads() && !arguments.quiet {
         show(&probed);

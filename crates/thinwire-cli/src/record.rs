@@ -24,6 +24,9 @@ pub struct Step {
     /// Bytes that a worker sent in this step (mean over the workers), and since the start.
     pub bytes: f64,
     pub bytes_total: f64,
+    /// Of `bytes`, those to workers on other hosts.
+    #[serde(default)]
+    pub bytes_between_hosts: f64,
     /// Seconds of this step, of worker 0, by phase.
     pub seconds: Phases,
     /// CPU seconds of forward and backward, mean over the workers: what compute costs where a worker has a core of its own.
@@ -84,6 +87,9 @@ pub struct Summary {
     /// Of the final parameters' bytes.
     pub digest: String,
     pub bytes_sent_per_worker: u64,
+    /// Of these, those to workers on other hosts.
+    #[serde(default)]
+    pub bytes_between_hosts_per_worker: u64,
     pub bits_per_param_per_step: f64,
     pub rounds: Rounds,
     pub seconds: Phases,

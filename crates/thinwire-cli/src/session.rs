@@ -51,13 +51,22 @@ pub struct End {
 /// What one worker tells the others.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Note {
-    /// Of each step since the last note: training loss, bytes sent, CPU seconds of compute.
-    steps: Vec<(f32, u64, f64)>,
+    /// Those since the last note.
+    steps: Vec<Told>,
     /// The user wants to stop.
     stop: bool,
     /// Steps until the next note, if worker 0 says so.
     pace: u64,
     score: Option<(f64, u64, Vec<u64>)>,
+}
+
+/// What one worker tells of a step.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    loss: f32,
+    bytes: u64,
+    between_hosts: u64,
+    compute_cpu: f64,
 }
 
 /// The state of one worker's loop.
@@ -168,7 +177,8 @@ impl Loop<'_> {
         let (pack, total) = (cpu.elapsed().as_secs_f64(), began.elapsed().as_secs_f64());
         let wire = after.seconds.wire - before.seconds.wire;
         let bytes = after.bytes_sent - before.bytes_sent;
-        self.note.steps.push((loss, bytes, compute_cpu));
+        let between_hosts = after.bytes_between_hosts - before.bytes_between_hosts;
+        self.note.steps.push(Told { loss, bytes, between_hosts, compute_cpu });
         self.pending.push(Step {
             step,
             loss: f64::from(loss),
@@ -176,6 +186,7 @@ impl Loop<'_> {
             round: round(&before, &after).to_owned(),
             bytes: bytes as f64,
             bytes_total: 0.0,
+            bytes_between_hosts: between_hosts as f64,
             // Whatever is not computing is waiting: for another worker, or for a core.
             seconds: Phases { total, compute, pack, wire, wait: (total - compute - pack - wire).max(0.0) },
             compute_cpu,
@@ -193,12 +204,13 @@ impl Loop<'_> {
         self.pace = notes[0].pace.max(1);
         let workers = notes.len() as f64;
         for (index, mut step) in std::mem::take(&mut self.pending).into_iter().enumerate() {
-            let mean = |part: fn(&(f32, u64, f64)) -> f64| {
+            let mean = |part: fn(&Told) -> f64| {
                 notes.iter().filter_map(|note| note.steps.get(index)).map(part).sum::<f64>() / workers
             };
-            step.loss = mean(|told| f64::from(told.0));
-            step.bytes = mean(|told| told.1 as f64);
-            step.compute_cpu = mean(|told| told.2);
+            step.loss = mean(|told| f64::from(told.loss));
+            step.bytes = mean(|told| told.bytes as f64);
+            step.bytes_between_hosts = mean(|told| told.between_hosts as f64);
+            step.compute_cpu = mean(|told| told.compute_cpu);
             if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
                 journal.step(step.clone())?;
                 screen.step(&step, &journal.totals);

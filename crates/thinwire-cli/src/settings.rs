@@ -86,6 +86,8 @@ pub struct Settings {
     pub workers: Option<usize>,
     pub transport: Transport,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
@@ -151,34 +153,12 @@ impl Settings {
         macro_rules! take {
             ($($field:ident),*) => {$( if flags.$field.is_some() { settings.$field = flags.$field.clone(); } )*};
         }
-        take!(
-            data,
-            finetune,
-            finetune_eval,
-            from,
-            layers,
-            dim,
-            heads,
-            context,
-            tokenizer_files,
-            workers,
-            deadline,
-            steps
-        );
-        take!(
-            batch,
-            accumulate,
-            lr,
-            warmup,
-            floor,
-            clip,
-            weight_decay,
-            seed,
-            out,
-            checkpoint_every,
-            eval_every,
-            eval_examples
-        );
+        take!(data, finetune, finetune_eval, from, layers, dim, heads, context, tokenizer_files);
+        take!(workers, hosts, deadline, steps, batch, accumulate, lr, warmup, floor, clip, weight_decay, seed);
+        take!(out, checkpoint_every, eval_every, eval_examples);
+        if let Some(hierarchy) = &flags.hierarchy {
+            settings.optimizer.insert("hierarchy".to_owned(), toml::Value::String(hierarchy.clone()));
+        }
         for pair in &flags.words {
             let Some((key, value)) = pair.split_once('=') else {
                 bail!("--set {pair}: accepted: WORD=VALUE, such as kappa=4");
@@ -212,8 +192,16 @@ impl Settings {
                 self.transport != Transport::Mpi,
                 "transport = mpi: this process was not started by mpirun or srun"
             );
+            let (hosts, workers) = (self.hosts.unwrap_or(1), self.workers.unwrap_or(4));
+            ensure!((1..=workers).contains(&hosts), "hosts = {hosts}: accepted: 1 to the {workers} workers");
+            let apart = self.optimizer.get("hierarchy").and_then(toml::Value::as_str) == Some("hosts");
+            ensure!(
+                hosts > 1 || !apart,
+                "hierarchy = hosts: all workers are on one host; give --hosts 2 to try it on threads"
+            );
             return Ok(());
         };
+        ensure!(self.hosts.is_none(), "hosts: the {size} processes know theirs");
         let workers = *self.workers.get_or_insert(size);
         ensure!(workers == size, "workers = {workers}: {size} processes were started, and each is a worker");
         Ok(())

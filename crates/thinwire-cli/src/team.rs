@@ -86,15 +86,19 @@ impl Team {
         format!("MPI ({hosts} host{})", if hosts == 1 { "" } else { "s" })
     }
 
-    /// Runs `work` for each worker that this process has, and returns how they ended.
+    /// Runs `work` for each worker that this process has, and returns how they ended. Threads act as if they were on `hosts` hosts.
     pub fn run<T: Send>(
         &self,
         workers: usize,
+        hosts: usize,
         deadline: Duration,
         work: impl Fn(Box<dyn Collective>) -> Result<T> + Sync,
     ) -> Vec<Result<T>> {
         match self {
-            Team::Threads => threads::run_within(workers, deadline, |group| work(Box::new(group))),
+            Team::Threads => {
+                let hosts = (0..workers).map(|worker| worker * hosts / workers).collect::<Vec<_>>();
+                threads::run_group(threads::group_on(&hosts, deadline), |group| work(Box::new(group)))
+            }
             Team::Processes(processes) => vec![processes.group(deadline).and_then(work)],
         }
     }

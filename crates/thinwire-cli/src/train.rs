@@ -179,7 +179,7 @@ pub fn run(
     let workers = job.settings.workers.expect("resolved");
     let deadline = Duration::from_secs(job.settings.deadline.expect("resolved"));
     let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet };
-    let ends = team.run(workers, deadline, |group| session.run(group));
+    let ends = team.run(workers, job.settings.hosts.unwrap_or(1), deadline, |group| session.run(group));
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
     let Some(score) = &end.score else {
@@ -283,6 +283,7 @@ fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) ->
         matthews: score.matthews(),
         digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(&end.params))),
         bytes_sent_per_worker: totals.bytes.round() as u64,
+        bytes_between_hosts_per_worker: totals.bytes_between_hosts.round() as u64,
         bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
         rounds,
         seconds: totals.seconds,
@@ -332,7 +333,12 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
     } else {
         String::new()
     };
-    say!("sent      {} by each worker{less}", bytes(sent));
+    let abroad = match summary.bytes_between_hosts_per_worker {
+        0 => String::new(),
+        between if between as f64 == sent => ", all to other hosts".to_owned(),
+        between => format!(", {} of it to other hosts", bytes(between as f64)),
+    };
+    say!("sent      {} by each worker{abroad}{less}", bytes(sent));
     let rounds = summary.rounds;
     say!(
         "rounds    {} exact, {} coarse, {} skipped; {:.2} bits a parameter a step (Adam: 32)",

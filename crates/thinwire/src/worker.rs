@@ -94,7 +94,7 @@ impl Worker {
         Ok(Worker {
             exchange: Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?),
             hosts,
-            optimizer: config.optimizer(params)?,
+            optimizer: config.optimizer(params, shape.workers)?,
             step: 0,
             rates: vec![0.0; lr_scale.len()],
             lr_scale,

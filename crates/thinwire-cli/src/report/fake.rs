@@ -98,6 +98,7 @@ fn step(optimizer: &str, at: u64, steps: u64, sent: &mut f64) -> Step {
         round: round.to_string(),
         bytes,
         bytes_total: *sent,
+        bytes_between_hosts: 0.0,
         seconds: Phases { total: compute + pack + wire + wait + 0.0005, compute, pack, wire, wait },
         compute_cpu: compute * 0.8,
     }
@@ -126,6 +127,7 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
         accuracy: None,
         matthews: None,
         digest: "0".to_string(),
+        bytes_between_hosts_per_worker: 0,
         bytes_sent_per_worker: bytes as u64,
         bits_per_param_per_step: bytes * 8.0 / PARAMS as f64 / steps.len().max(1) as f64,
         rounds,

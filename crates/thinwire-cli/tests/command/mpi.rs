@@ -66,6 +66,30 @@ fn a_run_of_threads_goes_on_under_mpi_and_back() {
     assert_eq!(resumed["bytes_sent_per_worker"], whole["bytes_sent_per_worker"]);
 }
 
+/// Workers that share a host add up exactly; the bits are those of the in-process twin.
+#[test]
+fn two_levels_are_the_same_on_threads_and_on_mpi() {
+    let binary = env!("CARGO_BIN_EXE_thinwire");
+    for optimizer in OPTIMIZERS {
+        let place = Place::new();
+        let line = format!("train {NETWORK} --steps 30 --optimizer {optimizer} --hierarchy hosts --json --quiet");
+        let twin = place.thinwire(&format!("{line} --workers 3 --hosts 2 --out threads")).json();
+        let flat = place.digest(&format!("--optimizer {optimizer} --workers 3 --out flat"));
+        let line = format!("{line} --out mpi");
+        let mut arguments = vec!["-np", "2", "-x", "THINWIRE_HOST=a", binary];
+        arguments.extend(line.split_whitespace());
+        arguments.extend([":", "-np", "1", "-x", "THINWIRE_HOST=b", binary]);
+        arguments.extend(line.split_whitespace());
+        let two_levels = Ran::of(&line, mpirun(&place, &arguments).output().expect("mpirun")).json();
+        assert_eq!(two_levels["digest"], twin["digest"], "{optimizer}");
+        assert_ne!(text(&two_levels["digest"]), flat, "{optimizer}: flat and on two levels round differently");
+        let bytes = |summary: &Value, name: &str| summary[name].as_u64().expect("a number of bytes");
+        let between = bytes(&two_levels, "bytes_between_hosts_per_worker");
+        assert_eq!(between, bytes(&twin, "bytes_between_hosts_per_worker"));
+        assert!(0 < between && between < bytes(&two_levels, "bytes_sent_per_worker"), "{optimizer}");
+    }
+}
+
 #[test]
 fn compare_runs_under_mpi() {
     let place = Place::new();

@@ -92,7 +92,8 @@ pub fn run_on<T: Send>(hosts: &[usize], work: impl Fn(Thread) -> T + Sync) -> Ve
     run_group(group_on(hosts, DEADLINE), work)
 }
 
-fn run_group<T: Send>(group: Vec<Thread>, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+/// As [`run`], on a group made before.
+pub fn run_group<T: Send>(group: Vec<Thread>, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let workers = group.into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
         let ended = workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>();

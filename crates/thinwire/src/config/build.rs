@@ -55,9 +55,10 @@ impl Config {
         self.non_finite == Some(NonFinite::Skip)
     }
 
-    pub(crate) fn optimizer(&self, params: &[f32]) -> Result<Box<dyn Optimizer>> {
+    pub(crate) fn optimizer(&self, params: &[f32], workers: usize) -> Result<Box<dyn Optimizer>> {
         let (betas, eps) = (self.betas.expect("resolved"), self.eps.expect("resolved"));
-        let clip = self.clip.map(|limit| Clip::new(limit, params.len()));
+        let longer = if self.name == Name::EfficientAdam { 1.0 } else { (workers as f64).sqrt() };
+        let clip = self.clip.map(|limit| Clip::new(limit, limit * longer, params.len()));
         let bias_correction = self.bias_correction.expect("resolved");
         let hyper = Hyper::new(betas, eps, bias_correction, self.groups(params.len())?, clip);
         Ok(match self.name {

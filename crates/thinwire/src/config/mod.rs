@@ -98,7 +98,7 @@ pub struct Config {
     /// the paper's, when `kappa` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variance_gap: Option<u64>,
-    /// 0/1 Adam: the first step that no longer updates the variance. Default: three times the learning rate's warm-up, or
+    /// 0/1 Adam: the first step that no longer updates the variance. Default: four times the learning rate's warm-up, or
     /// `never` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<Freeze>,

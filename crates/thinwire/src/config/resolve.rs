@@ -10,7 +10,7 @@ const WARMUP_PART: f64 = 0.15;
 
 /// 0/1 Adam updates its variance for as long as so many of the learning rate's warm-ups. In a short run the variance at the end
 /// of the first is a mean of a few dozen gradients, most of them larger than those to come (docs/convergence.md).
-const FREEZE_WARMUPS: u64 = 3;
+const FREEZE_WARMUPS: u64 = 4;
 
 /// 0/1 Adam's variance updates: every 8 steps, for 64 of them, before the gaps grow. The paper's gaps (1, then 2, 4, … after 16
 /// each) spend a short run's exact rounds on its first steps, which say least about the rest.

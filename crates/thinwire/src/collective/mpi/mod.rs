@@ -47,6 +47,10 @@ const SPINS: u32 = 100;
 /// Between two polls after that: little beside a message of a round, and no load.
 const NAP: Duration = Duration::from_micros(20);
 
+/// The environment variable that names this worker's host where the machine's name would not do: workers on two sockets of one
+/// machine, or in two containers on it, may count as two hosts.
+pub const HOST: &str = "THINWIRE_HOST";
+
 /// MPI, started in this process.
 ///
 /// Dropped, it leaves MPI as it is: after an error the others may never come to the end together, and the launcher clears up.
@@ -80,7 +84,7 @@ impl World {
         let world = self.universe.world();
         let comm = Comm::copy_of(&world).map_err(transport)?;
         let (rank, size) = (self.rank(), self.size());
-        let host = mpi::environment::processor_name().unwrap_or_default();
+        let host = std::env::var(HOST).unwrap_or_else(|_| mpi::environment::processor_name().unwrap_or_default());
         let mut group =
             Mpi { comm, rank, size, deadline, processes: Vec::new(), sending: Vec::new(), spare: Vec::new() };
         group.meet(Process::this(host))?;

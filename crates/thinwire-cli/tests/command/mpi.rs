@@ -82,7 +82,8 @@ fn two_levels_are_the_same_on_threads_and_on_mpi() {
         arguments.extend(line.split_whitespace());
         let two_levels = Ran::of(&line, mpirun(&place, &arguments).output().expect("mpirun")).json();
         assert_eq!(two_levels["digest"], twin["digest"], "{optimizer}");
-        assert_ne!(text(&two_levels["digest"]), flat, "{optimizer}: flat and on two levels round differently");
+        // (a + b) + c is the same sum either way; coding it is not.
+        assert_eq!(text(&two_levels["digest"]) == flat, optimizer == "adam", "{optimizer}");
         let bytes = |summary: &Value, name: &str| summary[name].as_u64().expect("a number of bytes");
         let between = bytes(&two_levels, "bytes_between_hosts_per_worker");
         assert_eq!(between, bytes(&twin, "bytes_between_hosts_per_worker"));

@@ -38,6 +38,9 @@ pub struct Train {
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Compare {
+    /// Go on with the comparison in DIR: what is done stays, what was interrupted goes on, bit for bit
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
     /// The optimizers, in the order of the table
     #[arg(
         long,
@@ -187,7 +190,8 @@ pub struct Common {
     /// Seed of the first weights and of the order of the data [default: 1]
     #[arg(long, value_name = "S", help_heading = "Training")]
     pub seed: Option<u64>,
-    /// Any other word of the optimizer, such as kappa=4, codec=uniform3, exact_codec=bf16; may be repeated
+    /// Any other word of the optimizer, such as kappa=4, codec=uniform3, exact_codec=bf16; may be repeated. For one of several:
+    /// zero-one-adam.kappa=4
     #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
     pub words: Vec<String>,
 

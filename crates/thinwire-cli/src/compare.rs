@@ -1,38 +1,36 @@
 //! `thinwire compare`: the same job under several optimizers, side by side.
 
-use crate::arguments::Compare;
+use crate::arguments::{Common, Compare};
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
 use crate::record::Summary;
+use crate::report;
 use crate::screen::{bytes, duration, say};
 use crate::settings::Settings;
 use crate::team::Team;
-use crate::train::{self, link, shown_name, task_name};
+use crate::train::{self, link, task_name};
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
-use std::path::PathBuf;
-use thinwire::{Config, Name};
+use std::path::{Path, PathBuf};
+use thinwire::Config;
+
+/// The list of a comparison's optimizers, in its folder: what `--resume` goes by.
+const LIST: &str = "compare.json";
 
 pub fn command(arguments: &Compare, team: &Team) -> Outcome {
     let flags = &arguments.common;
-    let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    let task = task_name(&job.settings);
-    let out = given.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("compare-{task}")));
-    let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
-    train::prepare(&job, &dirs, flags.overwrite, team)?;
-    let (mut names, mut summaries) = (Vec::new(), Vec::new());
-    for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
-        job = job.under(name, &given).map_err(Failure::Usage)?;
-        names.push(job.config.name);
-        summaries.extend(train::run(&job, dir, Some(&initial), flags, team)?.map(|(summary, _)| summary));
-    }
+    let (out, summaries) = match &arguments.resume {
+        Some(out) => (out.clone(), resumed(out, arguments, team)?),
+        None => started(arguments, team)?,
+    };
     if !team.leads() {
         return Ok(());
     }
+    let dirs = summaries.iter().map(|summary| out.join(&summary.optimizer)).collect::<Vec<_>>();
     let page = train::write_report(&dirs, &out)?;
     if !flags.quiet {
-        say!("\n{}", table(&names, &summaries));
+        say!("\n{}", table(&summaries));
         say!(
             "Projected: a machine and a link for each worker; from the bytes and rounds of the run, and its measured compute and \
              packing.\nBytes are those that one worker sent. Results in {} · report {}",
@@ -44,6 +42,81 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
         train::print(&json!({ "runs": summaries }))?;
     }
     Ok(())
+}
+
+/// Runs all optimizers, one after the other.
+fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)> {
+    let flags = &arguments.common;
+    let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
+    let task = task_name(&job.settings);
+    let out = given.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("compare-{task}")));
+    let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
+    train::prepare(&job, &dirs, flags.overwrite, team)?;
+    let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
+    team.everywhere(|| std::fs::write(out.join(LIST), &list).map_err(Failure::run))?;
+    // All settings first: what was not begun when the rest was interrupted is then known too.
+    for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
+        job = job.under(name, &given).map_err(Failure::Usage)?;
+        team.everywhere(|| train::write_settings(&job, dir).map_err(Failure::Run))?;
+    }
+    let mut summaries = Vec::new();
+    for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
+        job = job.under(name, &given).map_err(Failure::Usage)?;
+        let ran = train::run(&job, dir, Some(&initial), flags, team).map_err(|failure| again(failure, &out, team))?;
+        summaries.extend(ran.map(|(summary, _)| summary));
+    }
+    Ok((out, summaries))
+}
+
+/// Goes on with a comparison: what is done is read, what was interrupted goes on, what was not begun begins.
+fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>> {
+    let flags = &arguments.common;
+    let names = team.agree(listed(out, flags).map_err(Failure::Usage))?;
+    let mut summaries = Vec::new();
+    for dir in names.iter().map(|name| out.join(name)) {
+        let there = |file: &str| dir.join(file).exists();
+        let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
+        if done {
+            let run = if team.leads() { Some(report::load(&dir).map_err(Failure::Usage)?) } else { None };
+            summaries.extend(run.and_then(|run| run.summary));
+            continue;
+        }
+        let job = team.agree(job(&dir, begun, flags, team).map_err(Failure::Usage))?;
+        let initial = if begun { None } else { Some(job.initial().map_err(Failure::Usage)?) };
+        let ran =
+            train::run(&job, &dir, initial.as_deref(), flags, team).map_err(|failure| again(failure, out, team))?;
+        summaries.extend(ran.map(|(summary, _)| summary));
+    }
+    Ok(summaries)
+}
+
+fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
+    train::only_resumes(flags, out, false)?;
+    let list = std::fs::read_to_string(out.join(LIST));
+    let list = list.with_context(|| format!("--resume {}: this is no folder of a comparison", out.display()))?;
+    serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
+}
+
+/// The job of one run of a comparison, as its settings say.
+fn job(dir: &Path, begun: bool, flags: &Common, team: &Team) -> anyhow::Result<Job> {
+    if begun {
+        return train::resume(flags, dir, team);
+    }
+    let mut settings = Settings::read(&dir.join("config.toml"))?;
+    settings.workers = team.size().or(settings.workers);
+    Job::new(settings)
+}
+
+/// An interrupted run is gone on with as a part of its comparison.
+fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
+    match failure {
+        Failure::Interrupted(_) => {
+            let launcher = team.size().map_or(String::new(), |size| format!("mpirun -np {size} "));
+            let out = out.display();
+            Failure::Interrupted(format!("interrupted\ngo on, bit for bit:  {launcher}thinwire compare --resume {out}"))
+        }
+        failure => failure,
+    }
 }
 
 /// The job, the settings as given, and the parameters to start from: every optimizer's settings are looked at before the first
@@ -79,10 +152,10 @@ fn check_names(optimizers: &[String]) -> anyhow::Result<()> {
 }
 
 /// One column an optimizer: rows of few words each, so that four fit a terminal.
-fn table(names: &[Name], runs: &[Summary]) -> Table {
+fn table(runs: &[Summary]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(std::iter::once("").chain(names.iter().map(|name| shown_name(*name))));
+    table.set_header(std::iter::once(String::new()).chain(runs.iter().map(|run| report::shown(&run.optimizer))));
     let mut row = |title: &str, cell: &dyn Fn(&Summary) -> String| {
         table.add_row(std::iter::once(title.to_owned()).chain(runs.iter().map(cell)).collect::<Vec<_>>());
     };

@@ -12,12 +12,15 @@ use thinwire_models::text::{self, Corpus};
 use thinwire_models::tokenizer::Tokenizer;
 use thinwire_models::transformer::Shape;
 use thinwire_models::{Task, images, sentences};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Everything that a run needs, resolved.
 pub struct Job {
     pub settings: Settings,
     pub config: Config,
     pub task: BuiltIn,
+    /// Of the data, as read.
+    data: u64,
     /// Whether the learning rate is the recommended one.
     pub recommended: bool,
 }
@@ -55,8 +58,9 @@ impl Job {
     /// Reads the data, and resolves every word that is still open.
     pub fn new(mut settings: Settings) -> Result<Job> {
         settings.resolve()?;
-        let task = built_in(&settings)?;
-        Job::of(task, settings)
+        let mut digest = Xxh3::new();
+        let task = built_in(&settings, &mut digest)?;
+        Job::of(task, digest.digest(), settings)
     }
 
     /// The same job under another optimizer: the data is not read again.
@@ -64,16 +68,19 @@ impl Job {
         let mut settings = given.clone();
         settings.set_name(optimizer)?;
         settings.resolve()?;
-        Job::of(self.task, settings)
+        Job::of(self.task, self.data, settings)
     }
 
-    fn of(task: BuiltIn, mut settings: Settings) -> Result<Job> {
+    fn of(task: BuiltIn, data: u64, mut settings: Settings) -> Result<Job> {
+        let digest = format!("{data:016x}");
+        let before = settings.data_digest.get_or_insert_with(|| digest.clone());
+        ensure!(*before == digest, "the data has changed since the run began, and it cannot go on as it was");
         let recommended = settings.lr.is_none();
         let lr = recommended_lr(&settings, settings.name()?);
         settings.lr.get_or_insert(lr);
         let config = settings.config(task.get().tensors())?;
         settings.keep(&config)?;
-        Ok(Job { settings, config, task, recommended })
+        Ok(Job { settings, config, task, data, recommended })
     }
 
     /// The parameters that training starts from.
@@ -103,10 +110,15 @@ fn trained_parameters(dir: &Path) -> Result<Vec<f32>> {
     Ok(checkpoint.parameters()?)
 }
 
-fn built_in(settings: &Settings) -> Result<BuiltIn> {
+/// The network and its data, which also goes into `digest`.
+fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
     let workers = settings.workers.expect("resolved");
     if settings.task == TaskName::Images {
         let images = images::read(settings.data.as_deref())?;
+        for split in [&images.train, &images.held_out] {
+            digest.update(&split.pixels);
+            digest.update(&split.labels);
+        }
         let (channels, blocks) = (settings.dim.expect("resolved"), settings.layers.expect("resolved"));
         return Ok(BuiltIn::Images(ImageTask::new(images, channels, blocks)?));
     }
@@ -128,11 +140,17 @@ fn built_in(settings: &Settings) -> Result<BuiltIn> {
     };
     if let Some(file) = &settings.finetune {
         ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
-        let held_out = settings.finetune_eval.as_deref().map(sentences::read).transpose()?;
-        let task = BertClassifier::new(sentences::read(file)?, held_out, &tokenizer, shape)?;
+        let (sentences, held_out) =
+            (sentences::read(file)?, settings.finetune_eval.as_deref().map(sentences::read).transpose()?);
+        for example in held_out.iter().chain([&sentences]).flat_map(|sentences| &sentences.examples) {
+            digest.update(format!("{example:?}").as_bytes());
+        }
+        let task = BertClassifier::new(sentences, held_out, &tokenizer, shape)?;
         return Ok(BuiltIn::BertClassifier(task));
     }
-    let corpus = Corpus::new(tokenizer.encode(&text::read(settings.data.as_deref())?), text::HELD_OUT)?;
+    let text = text::read(settings.data.as_deref())?;
+    digest.update(&text);
+    let corpus = Corpus::new(tokenizer.encode(&text), text::HELD_OUT)?;
     corpus.check(workers, shape.context)?;
     Ok(match settings.task {
         TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),

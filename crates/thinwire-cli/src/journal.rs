@@ -68,8 +68,13 @@ impl Journal {
         Ok(Journal { file: BufWriter::new(file), totals: Totals::default() })
     }
 
-    /// Goes on with the journal in `dir` after `steps` steps.
-    pub fn resume(dir: &Path, steps: u64) -> Result<Journal> {
+    /// Whether the journal in `dir`, if this worker has one, has all of `steps` steps.
+    pub fn check(dir: &Path, steps: u64) -> Result<()> {
+        if dir.join(METRICS).exists() { Journal::read(dir, steps).map(|_| ()) } else { Ok(()) }
+    }
+
+    /// The lines of the first `steps` steps, and their sums.
+    fn read(dir: &Path, steps: u64) -> Result<(Vec<String>, Totals)> {
         let path = dir.join(METRICS);
         let read = File::open(&path).with_context(|| path.display().to_string())?;
         let (mut kept, mut totals) = (Vec::new(), Totals::default());
@@ -89,6 +94,12 @@ impl Journal {
             "{}: it has {found} of the {steps} steps that the checkpoint has taken; the file was changed or lost lines",
             path.display()
         );
+        Ok((kept, totals))
+    }
+
+    /// Goes on with the journal in `dir` after `steps` steps.
+    pub fn resume(dir: &Path, steps: u64) -> Result<Journal> {
+        let (path, (kept, totals)) = (dir.join(METRICS), Journal::read(dir, steps)?);
         let draft = dir.join("metrics.jsonl.new");
         std::fs::write(&draft, kept.join("\n") + if kept.is_empty() { "" } else { "\n" })?;
         std::fs::rename(&draft, &path)?;

@@ -15,8 +15,9 @@
 
 use crate::arguments::Common;
 use crate::team::Team;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thinwire::schedule::Decay;
 use thinwire::{Config, LearningRate, Name, threads};
@@ -63,6 +64,9 @@ pub struct Settings {
     pub task: TaskName,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
+    /// Of the data that the run began with; what a resumed run finds must be the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finetune: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,20 +124,26 @@ pub struct Settings {
     pub eval_examples: Option<usize>,
 
     pub optimizer: toml::Table,
+    /// Words for one optimizer of several, by its name.
+    #[serde(skip)]
+    pub only: BTreeMap<String, toml::Table>,
 }
 
 impl Settings {
     pub fn read(path: &Path) -> Result<Settings> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        toml::from_str(&text).with_context(|| path.display().to_string())
+        toml::from_str(&text)
+            .map_err(|error| anyhow!(plain(&error.to_string())))
+            .with_context(|| path.display().to_string())
     }
 
     /// The file of `--config`, if any, and the flags over it.
     pub fn of(flags: &Common) -> Result<Settings> {
         let mut settings = flags.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::read)?;
+        settings.data_digest = None; // of the run that wrote the file
         fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
             let value = toml::Value::String(text.to_owned());
-            value.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("--{flag}: {}", error.message()))
+            value.try_into().map_err(|error: toml::de::Error| anyhow!("--{flag}: {}", error.message()))
         }
         if let Some(task) = &flags.task {
             settings.task = word("task", task)?;
@@ -167,7 +177,14 @@ impl Settings {
             let parsed = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
             let value = parsed.and_then(|mut table| table.remove("value"));
             let text = || toml::Value::String(pair[key.len() + 1..].to_owned());
-            settings.optimizer.insert(key.trim().to_owned(), value.unwrap_or_else(text));
+            let value = value.unwrap_or_else(text);
+            match key.trim().split_once('.') {
+                Some((name, _)) if Config::from_toml(&format!("name = {:?}", name)).is_err() => {
+                    bail!("--set {pair}: {name} is no optimizer; accepted: WORD=VALUE, or OPTIMIZER.WORD=VALUE")
+                }
+                Some((name, key)) => settings.only.entry(name.to_owned()).or_default().insert(key.to_owned(), value),
+                None => settings.optimizer.insert(key.trim().to_owned(), value),
+            };
         }
         Ok(settings)
     }
@@ -182,6 +199,9 @@ impl Settings {
 
     pub fn set_name(&mut self, name: &str) -> Result<()> {
         self.optimizer.insert("name".to_owned(), toml::Value::String(name.to_owned()));
+        if let Some(words) = self.only.get(name) {
+            self.optimizer.extend(words.clone());
+        }
         self.name().map(|_| ())
     }
 
@@ -193,7 +213,8 @@ impl Settings {
                 "transport = mpi: this process was not started by mpirun or srun"
             );
             let (hosts, workers) = (self.hosts.unwrap_or(1), self.workers.unwrap_or(4));
-            ensure!((1..=workers).contains(&hosts), "hosts = {hosts}: accepted: 1 to the {workers} workers");
+            let fits = self.hosts.is_none() || (1..=workers).contains(&hosts);
+            ensure!(fits, "hosts = {hosts}: accepted: 1 to the {workers} workers");
             let apart = self.optimizer.get("hierarchy").and_then(toml::Value::as_str) == Some("hosts");
             ensure!(
                 hosts > 1 || !apart,
@@ -321,6 +342,14 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// An error of the TOML reader in words that are not Rust's.
+fn plain(error: &str) -> String {
+    let words = [("expected u64", "expected a whole number"), ("expected usize", "expected a whole number")];
+    let words =
+        words.into_iter().chain([("expected f64", "expected a number"), ("expected path string", "expected a path")]);
+    words.fold(error.to_owned(), |text, (rust, plain)| text.replace(rust, plain))
 }
 
 /// Neighbours with the same decay share a group.

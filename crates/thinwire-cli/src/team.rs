@@ -119,6 +119,24 @@ impl Team {
         }
     }
 
+    /// Whether all processes have the same `mine`, which is `what`.
+    pub fn same(&self, what: &str, mine: &str) -> Outcome {
+        let Some(processes) = self.processes() else { return Ok(()) };
+        let all = processes.gather(&mine.to_owned()).map_err(Failure::Run)?;
+        match all.iter().position(|other| *other != all[0]) {
+            Some(worker) => {
+                self.agree(Err(Failure::Usage(anyhow!("worker {worker} has {what} other than worker 0's"))))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What worker 0 sees: on its machine is what the others may not have.
+    pub fn as_worker_0_sees<T: Serialize + for<'a> Deserialize<'a>>(&self, mine: T) -> Outcome<T> {
+        let Some(processes) = self.processes() else { return Ok(mine) };
+        Ok(processes.gather(&mine).map_err(Failure::Run)?.swap_remove(0))
+    }
+
     /// Does `work` on a folder, whether the processes share it or each has its own: worker 0 first, then all others. So it must
     /// do no harm where it was done before, or is being done.
     pub fn everywhere(&self, work: impl Fn() -> Outcome) -> Outcome {

@@ -3,6 +3,7 @@
 use crate::arguments::{Common, Train};
 use crate::failure::{Failure, Outcome};
 use crate::job::{BuiltIn, Job};
+use crate::journal::Journal;
 use crate::record::{Projection, Summary, projected};
 use crate::report;
 use crate::screen::{bytes, count, duration, say};
@@ -66,17 +67,29 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<
 /// The job of a run that was interrupted: its own settings, and none of the flags'.
 fn resumed(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Job> {
     let flags = &arguments.common;
+    only_resumes(flags, dir, arguments.optimizer.is_some())?;
+    resume(flags, dir, team)
+}
+
+/// Refuses flags that a resumed run has its own settings for.
+pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> anyhow::Result<()> {
     let given = Settings::of(&Common { config: None, transport: None, deadline: None, ..flags.clone() })?;
     anyhow::ensure!(
-        given == Settings::default() && flags.config.is_none() && arguments.optimizer.is_none() && !flags.overwrite,
+        given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
         "--resume goes on with the settings of the run in {}; give none but --transport, --deadline, --json and --quiet beside it",
         dir.display()
     );
+    Ok(())
+}
+
+/// The job of the run in `dir`, which has a checkpoint.
+pub fn resume(flags: &Common, dir: &Path, team: &Team) -> anyhow::Result<Job> {
     let mut settings = Settings::read(&dir.join("config.toml"))
         .with_context(|| format!("--resume {}: this is no folder of a run", dir.display()))?;
     let checkpoint = Checkpoint::open(dir.join("checkpoint"))
         .with_context(|| format!("--resume {}: the run has no checkpoint to go on from", dir.display()))?;
     let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
+    Journal::check(dir, done)?;
     let finished = done >= steps && dir.join("summary.json").exists();
     anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
     settings.from = None; // the checkpoint has it
@@ -167,6 +180,7 @@ pub fn run(
     flags: &Common,
     team: &Team,
 ) -> Outcome<Option<(Summary, Vec<f32>)>> {
+    team.same("data", job.settings.data_digest.as_deref().unwrap_or_default())?;
     let resume = initial.is_none();
     let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
     if !resume {
@@ -202,7 +216,7 @@ pub fn run(
 }
 
 /// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
-fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
+pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
     // Without `out`: who gives this file to --config wants another run, not this one replaced.
     let text = toml::to_string(&Settings { out: None, ..job.settings.clone() })?;
     let path = dir.join("config.toml");
@@ -235,20 +249,11 @@ fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
         settings.workers.expect("resolved"),
         team.shown(),
         settings.steps.expect("resolved"),
-        shown_name(job.config.name),
+        report::shown(&job.config.name.to_string()),
         settings.lr.expect("resolved"),
         if resume { "the run's" } else { from },
         dir.display(),
     );
-}
-
-pub fn shown_name(name: Name) -> &'static str {
-    match name {
-        Name::Adam => "Adam",
-        Name::OneBitAdam => "1-bit Adam",
-        Name::ZeroOneAdam => "0/1 Adam",
-        Name::EfficientAdam => "Efficient-Adam",
-    }
 }
 
 fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) -> Summary {

@@ -61,7 +61,7 @@ pub fn looks(runs: &[Run]) -> Vec<Look> {
 }
 
 /// An optimizer's name as its authors write it.
-fn shown(optimizer: &str) -> String {
+pub fn shown(optimizer: &str) -> String {
     OPTIMIZERS.iter().find(|known| known.name == optimizer).map_or(optimizer, |known| known.shown).to_string()
 }
 

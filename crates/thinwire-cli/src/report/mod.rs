@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-#[allow(unused_imports)] // `load`: for who has one folder
 pub use load::{Run, find, load};
+pub use look::shown;
 
 /// Writes the page to `out`, and each plot to `plots/` beside it. Times on other machines are shown for links of
 /// `bandwidth` bits a second first. Returns the files written.

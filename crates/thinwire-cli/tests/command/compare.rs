@@ -1,6 +1,7 @@
 //! `compare`: one job, several optimizers, everything else the same.
 
-use crate::helper::{NETWORK, OPTIMIZERS, Place, text};
+use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, text};
+use std::time::Duration;
 
 #[test]
 fn all_optimizers_start_alike_and_stand_side_by_side() {
@@ -49,4 +50,41 @@ fn an_interrupted_run_below_stops_it_before_anything_is_lost() {
     place.thinwire(&line).refused(&["all/zero-one-adam", "--overwrite"]);
     assert!(place.path("all/adam/summary.json").is_file());
     place.thinwire(&format!("{line} --overwrite")).succeeds();
+}
+
+/// Interrupted in the middle of the first, it goes on with that and begins the others.
+#[test]
+fn an_interrupted_comparison_goes_on_as_a_whole() {
+    let place = Place::new();
+    let line = format!("compare {NETWORK} --steps 1500 --workers 2 --optimizers zero-one-adam,adam --json --out");
+    let whole = place.thinwire(&format!("{line} whole")).json();
+    let child = place.start(&format!("{line} parts"));
+    while std::fs::metadata(place.path("parts/zero-one-adam/metrics.jsonl")).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ran = Ran::of(&line, child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(ran.stderr.contains("thinwire compare --resume parts"), "{}", ran.stderr);
+    assert!(!place.path("parts/zero-one-adam/summary.json").exists());
+
+    place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "settings of the run"]);
+    place.thinwire("compare --resume whole/adam").refused(&["no folder of a comparison"]);
+    let resumed = place.thinwire("compare --resume parts --json").json();
+    for (resumed, whole) in resumed["runs"].as_array().unwrap().iter().zip(whole["runs"].as_array().unwrap()) {
+        assert_eq!((&resumed["optimizer"], &resumed["digest"]), (&whole["optimizer"], &whole["digest"]));
+    }
+    assert!(place.path("parts/report.html").exists());
+    let again = place.thinwire("compare --resume parts --json --quiet").json();
+    assert_eq!(again, resumed, "what is done is only read");
+}
+
+#[test]
+fn a_word_may_be_for_one_optimizer() {
+    let place = Place::new();
+    let flags = "--steps 12 --workers 2 --optimizers adam,zero-one-adam --set zero-one-adam.kappa=4 --json --quiet";
+    place.thinwire(&format!("compare {NETWORK} {flags} --out all")).succeeds();
+    assert!(place.read("all/zero-one-adam/config.toml").contains("kappa = 4"));
+    assert!(!place.read("all/adam/config.toml").contains("kappa"));
+    place.thinwire(&format!("compare {NETWORK} {flags} --out b --set adan.kappa=4")).refused(&["adan.kappa"]);
 }

@@ -99,3 +99,20 @@ fn what_cannot_go_on_refused() {
     place.thinwire("train --resume unsaved").refused(&["unsaved", "no checkpoint"]);
     assert_eq!(place.read("done/metrics.jsonl"), before, "the finished run is as it was");
 }
+
+#[test]
+fn changed_data_is_noticed() {
+    let place = Place::new();
+    let text = "to be, or not to be, that is the question; ".repeat(300);
+    place.write("text.txt", &text);
+    let line = format!("train {NETWORK} --steps 30 --data text.txt --checkpoint-every 10 --quiet --out run");
+    place.thinwire(&line).succeeds();
+    std::fs::remove_file(place.path("run/summary.json")).unwrap(); // as if it had been interrupted at its very end
+    place.write("text.txt", text.replace("question", "answer"));
+    place.thinwire("train --resume run").refused(&["the data has changed"]);
+    place.write("text.txt", &text);
+    place.thinwire("train --resume run --quiet").succeeds();
+    // The settings may be used again with other data.
+    place.write("text.txt", text.replace("question", "answer"));
+    place.thinwire("train --config run/config.toml --out other --quiet").succeeds();
+}

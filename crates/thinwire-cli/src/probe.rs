@@ -7,7 +7,7 @@
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
 use crate::screen::{bytes, say};
-use crate::team::Team;
+use crate::team::{Team, gather};
 use crate::train;
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -123,13 +123,13 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
     let (rank, workers) = (group.rank(), group.size());
     let mut mine = Vec::new();
     for (from, to) in pairs(workers) {
-        gather(group, &[])?; // nobody else talks while these two do
+        gather(group, &[], PROBING)?; // nobody else talks while these two do
         if rank == from || rank == to {
             mine.extend(pair(group, from, to)?);
         }
     }
     let told = serde_json::to_vec(&(mine, ring(group)?))?;
-    let all = gather(group, &told)?;
+    let all = gather(group, &told, PROBING)?;
     let all =
         all.iter().map(|told| Ok(serde_json::from_slice::<(Vec<Pair>, f64)>(told)?)).collect::<Result<Vec<_>>>()?;
     let pairs = all.iter().flat_map(|(pairs, _)| pairs.iter().copied()).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ fn ring(group: &mut dyn Collective) -> Result<f64> {
     let (piece, mut message) = (vec![0; PIECE], Vec::new());
     let mut pieces = 1;
     loop {
-        gather(group, &[])?;
+        gather(group, &[], PROBING)?;
         let began = Instant::now();
         for _ in 0..pieces {
             group.send(next, &piece, PROBING)?;
@@ -213,26 +213,12 @@ fn ring(group: &mut dyn Collective) -> Result<f64> {
             message.resize(PIECE, 0);
             group.receive(last, &mut message, PROBING)?;
         }
-        let seconds = slowest(&gather(group, &began.elapsed().as_secs_f64().to_le_bytes())?)?;
+        let seconds = slowest(&gather(group, &began.elapsed().as_secs_f64().to_le_bytes(), PROBING)?)?;
         if seconds >= LONG_ENOUGH || pieces == MOST_PIECES {
             return Ok((pieces * PIECE * 8) as f64 / seconds);
         }
         pieces = ((pieces as f64 * 1.2 * LONG_ENOUGH / seconds) as usize).clamp(pieces + 1, MOST_PIECES);
     }
-}
-
-/// Everyone's `told`, in rank order; nobody goes on before everybody came.
-fn gather(group: &mut dyn Collective, told: &[u8]) -> thinwire::Result<Vec<Vec<u8>>> {
-    let (rank, workers) = (group.rank(), group.size());
-    let others = || (0..workers).filter(|other| *other != rank);
-    for to in others() {
-        group.send(to, told, PROBING)?;
-    }
-    let mut all = vec![told.to_vec(); workers];
-    for from in others() {
-        group.receive(from, &mut all[from], PROBING)?;
-    }
-    Ok(all)
 }
 
 fn slowest(times: &[Vec<u8>]) -> Result<f64> {
@@ -255,10 +241,10 @@ fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) ->
     let (x, mut sum) = (vector(arguments.values), Floats::zeroed(arguments.values));
     let mut runs = Vec::new();
     for _ in 0..=arguments.repeats {
-        gather(&mut *group, &[])?;
+        gather(&mut *group, &[], PROBING)?;
         let began = Instant::now();
         team.all_reduce(&x, &mut sum);
-        runs.push(slowest(&gather(&mut *group, &began.elapsed().as_secs_f64().to_le_bytes())?)?);
+        runs.push(slowest(&gather(&mut *group, &began.elapsed().as_secs_f64().to_le_bytes(), PROBING)?)?);
     }
     let workers = group.size() as u64;
     let sent = 2 * 4 * arguments.values as u64 * (workers - 1) / workers; // what a ring sends: MPI does not tell

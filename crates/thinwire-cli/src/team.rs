@@ -151,19 +151,24 @@ impl Team {
 impl Processes {
     /// What all processes have to tell, in rank order.
     fn gather<T: Serialize + for<'a> Deserialize<'a>>(&self, told: &T) -> Result<Vec<T>> {
-        const AGREEING: &str = "setting up";
-        let (group, told) =
-            (&mut *self.control.lock().unwrap_or_else(PoisonError::into_inner), serde_json::to_vec(told)?);
-        let others = || (0..self.hosts.len()).filter(|other| *other != self.rank);
-        for to in others() {
-            group.send(to, &told, AGREEING)?;
-        }
-        let mut all = vec![told.clone(); self.hosts.len()];
-        for from in others() {
-            group.receive(from, &mut all[from], AGREEING)?;
-        }
+        let group = &mut **self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = gather(group, &serde_json::to_vec(told)?, "setting up")?;
         all.iter().map(|told| Ok(serde_json::from_slice(told)?)).collect()
     }
+}
+
+/// Everyone's `told`, in rank order; nobody goes on before everybody came.
+pub fn gather(group: &mut dyn Collective, told: &[u8], during: &'static str) -> thinwire::Result<Vec<Vec<u8>>> {
+    let (rank, workers) = (group.rank(), group.size());
+    let others = || (0..workers).filter(|other| *other != rank);
+    for to in others() {
+        group.send(to, told, during)?;
+    }
+    let mut all = vec![told.to_vec(); workers];
+    for from in others() {
+        group.receive(from, &mut all[from], during)?;
+    }
+    Ok(all)
 }
 
 #[cfg(feature = "mpi")]

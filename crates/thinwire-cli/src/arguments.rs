@@ -46,6 +46,7 @@ pub struct Compare {
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
+        conflicts_with = "resume",
         default_value = "adam,one-bit-adam,zero-one-adam,efficient-adam"
     )]
     pub optimizers: Vec<String>,
@@ -73,13 +74,6 @@ pub struct Probe {
     /// Bytes of a bucket [default: the engine's]
     #[arg(long, value_name = "N", value_parser = number)]
     pub bucket: Option<usize>,
-    /// On threads: act as if the workers were on so many hosts, to try --hierarchy [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Training")]
-    pub hosts: Option<usize>,
-    /// Whether workers of one host add up exactly before anything is coded: auto (if there are several hosts, and several
-    /// workers on one), flat (never), or hosts [default: auto]
-    #[arg(long, help_heading = "Training")]
-    pub hierarchy: Option<String>,
     /// Seconds that a worker waits for another before it gives up
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline: u64,

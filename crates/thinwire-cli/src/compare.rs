@@ -53,7 +53,7 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
     train::prepare(&job, &dirs, flags.overwrite, team)?;
     let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
-    team.everywhere(|| std::fs::write(out.join(LIST), &list).map_err(Failure::run))?;
+    team.everywhere(|| train::write(&out.join(LIST), &list).map_err(Failure::Run))?;
     // All settings first: what was not begun when the rest was interrupted is then known too.
     for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
         job = job.under(name, &given).map_err(Failure::Usage)?;
@@ -77,12 +77,12 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
         let there = |file: &str| dir.join(file).exists();
         let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
         if done {
-            let run = if team.leads() { Some(report::load(&dir).map_err(Failure::Usage)?) } else { None };
+            let run = if team.leads() { report::load(&dir).map(Some) } else { Ok(None) };
+            let run = team.agree(run.map_err(Failure::Usage))?;
             summaries.extend(run.and_then(|run| run.summary));
             continue;
         }
-        let job = team.agree(job(&dir, begun, flags, team).map_err(Failure::Usage))?;
-        let initial = if begun { None } else { Some(job.initial().map_err(Failure::Usage)?) };
+        let (job, initial) = team.agree(job(&dir, begun, flags, team).map_err(Failure::Usage))?;
         let ran =
             train::run(&job, &dir, initial.as_deref(), flags, team).map_err(|failure| again(failure, out, team))?;
         summaries.extend(ran.map(|(summary, _)| summary));
@@ -97,22 +97,23 @@ fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
     serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
 }
 
-/// The job of one run of a comparison, as its settings say.
-fn job(dir: &Path, begun: bool, flags: &Common, team: &Team) -> anyhow::Result<Job> {
+/// The job of one run of a comparison, as its settings say, and the parameters to start from if it was not begun.
+fn job(dir: &Path, begun: bool, flags: &Common, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>)> {
     if begun {
-        return train::resume(flags, dir, team);
+        return Ok((train::resume(flags, dir, team)?, None));
     }
     let mut settings = Settings::read(&dir.join("config.toml"))?;
-    settings.workers = team.size().or(settings.workers);
-    Job::new(settings)
+    train::placed(&mut settings, flags, team);
+    let job = Job::new(settings)?;
+    let initial = job.initial()?;
+    Ok((job, Some(initial)))
 }
 
 /// An interrupted run is gone on with as a part of its comparison.
 fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
     match failure {
         Failure::Interrupted(_) => {
-            let launcher = team.size().map_or(String::new(), |size| format!("mpirun -np {size} "));
-            let out = out.display();
+            let (launcher, out) = (team.launch(), out.display());
             Failure::Interrupted(format!("interrupted\ngo on, bit for bit:  {launcher}thinwire compare --resume {out}"))
         }
         failure => failure,
@@ -129,6 +130,7 @@ fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<
     );
     given.fit(team)?;
     check_names(&arguments.optimizers)?;
+    given.check_only(&arguments.optimizers)?;
     let mut first = given.clone();
     first.set_name(&arguments.optimizers[0])?;
     let mut job = Job::new(first)?;

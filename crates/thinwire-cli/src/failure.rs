@@ -22,6 +22,14 @@ impl Failure {
         Failure::Run(error.into())
     }
 
+    /// The same, of one worker among several.
+    pub fn of_worker(self, rank: usize) -> Failure {
+        match self {
+            Failure::Usage(error) => Failure::Usage(error.context(format!("worker {rank}"))),
+            failure => failure,
+        }
+    }
+
     pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,

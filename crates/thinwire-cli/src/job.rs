@@ -148,9 +148,9 @@ fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
         let task = BertClassifier::new(sentences, held_out, &tokenizer, shape)?;
         return Ok(BuiltIn::BertClassifier(task));
     }
-    let text = text::read(settings.data.as_deref())?;
-    digest.update(&text);
-    let corpus = Corpus::new(tokenizer.encode(&text), text::HELD_OUT)?;
+    let tokens = tokenizer.encode(&text::read(settings.data.as_deref())?);
+    digest.update(bytemuck::cast_slice(&tokens));
+    let corpus = Corpus::new(tokens, text::HELD_OUT)?;
     corpus.check(workers, shape.context)?;
     Ok(match settings.task {
         TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),

@@ -57,11 +57,11 @@ fn main() -> ExitCode {
 fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
-        Err(error) => return ended(Err(Failure::Usage(error)), team::rank_by_environment()),
+        Err(failure) => return ended(Err(failure), team::rank_by_environment()),
     };
     let outcome = work(&team);
     // After a run that failed the others may be anywhere; and a launcher that was told to stop waits for nobody.
-    let together = !matches!(outcome, Err(Failure::Run(_) | Failure::Interrupted(_)));
+    let together = matches!(outcome, Ok(()) | Err(Failure::Usage(_) | Failure::Told(2)));
     let code = ended(outcome, team.rank());
     if together {
         team.end();

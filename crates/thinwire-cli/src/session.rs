@@ -6,7 +6,7 @@
 use crate::job::Job;
 use crate::journal::{Journal, Totals};
 use crate::record::{Eval, Phases, Step};
-use crate::screen::Screen;
+use crate::screen::{Screen, say};
 use anyhow::Result;
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,11 @@ impl<'a> Session<'a> {
             Worker::new(&self.job.config, &params, group)?
         };
         let first = worker.steps();
+        if worker.regrouped() && worker.rank() == 0 && !self.quiet {
+            say!(
+                "other workers, or on other hosts, than before: residues are conserved, but it is another run from here on"
+            );
+        }
         let share = Share { rank: worker.rank(), workers: worker.size() };
         let units = task.units(batch) * accumulate as usize * share.workers;
         let journal = match (share.rank, self.resume) {

@@ -57,6 +57,19 @@ pub enum Transport {
     Mpi,
 }
 
+impl Transport {
+    /// The transport of this name; auto if there is none.
+    pub fn named(name: Option<&str>) -> Result<Transport> {
+        name.map_or(Ok(Transport::Auto), |name| word("transport", name))
+    }
+}
+
+/// A word of a fixed choice, given by a flag.
+fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
+    let value = toml::Value::String(text.to_owned());
+    value.try_into().map_err(|error: toml::de::Error| anyhow!("--{flag}: {}", error.message()))
+}
+
 /// The words of a file, and after [`Settings::resolve`] all that counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -141,10 +154,6 @@ impl Settings {
     pub fn of(flags: &Common) -> Result<Settings> {
         let mut settings = flags.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::read)?;
         settings.data_digest = None; // of the run that wrote the file
-        fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
-            let value = toml::Value::String(text.to_owned());
-            value.try_into().map_err(|error: toml::de::Error| anyhow!("--{flag}: {}", error.message()))
-        }
         if let Some(task) = &flags.task {
             settings.task = word("task", task)?;
         }
@@ -155,7 +164,7 @@ impl Settings {
             settings.tokenizer = word("tokenizer", tokenizer)?;
         }
         if let Some(transport) = &flags.transport {
-            settings.transport = word("transport", transport)?;
+            settings.transport = Transport::named(Some(transport))?;
         }
         if let Some(decay) = &flags.decay {
             settings.decay = Some(word("decay", decay)?);
@@ -207,25 +216,42 @@ impl Settings {
 
     /// As many workers as `team` has, where that is not a choice.
     pub fn fit(&mut self, team: &Team) -> Result<()> {
-        let Some(size) = team.size() else {
-            ensure!(
-                self.transport != Transport::Mpi,
-                "transport = mpi: this process was not started by mpirun or srun"
-            );
-            let (hosts, workers) = (self.hosts.unwrap_or(1), self.workers.unwrap_or(4));
-            let fits = self.hosts.is_none() || (1..=workers).contains(&hosts);
-            ensure!(fits, "hosts = {hosts}: accepted: 1 to the {workers} workers");
-            let apart = self.optimizer.get("hierarchy").and_then(toml::Value::as_str) == Some("hosts");
-            ensure!(
-                hosts > 1 || !apart,
-                "hierarchy = hosts: all workers are on one host; give --hosts 2 to try it on threads"
-            );
-            return Ok(());
-        };
-        ensure!(self.hosts.is_none(), "hosts: the {size} processes know theirs");
-        let workers = *self.workers.get_or_insert(size);
-        ensure!(workers == size, "workers = {workers}: {size} processes were started, and each is a worker");
+        match team.size() {
+            None => {
+                ensure!(
+                    self.transport != Transport::Mpi,
+                    "transport = mpi: this process was not started by mpirun or srun"
+                );
+                let (hosts, workers) = (self.hosts.unwrap_or(1), self.workers.unwrap_or(4));
+                let fits = self.hosts.is_none() || (1..=workers).contains(&hosts);
+                ensure!(fits, "hosts = {hosts}: accepted: 1 to the {workers} workers");
+            }
+            Some(size) => {
+                ensure!(
+                    self.transport != Transport::Threads,
+                    "transport = threads: give it as a flag, or leave mpirun out"
+                );
+                ensure!(self.hosts.is_none(), "hosts: the {size} processes know theirs");
+                let workers = *self.workers.get_or_insert(size);
+                ensure!(workers == size, "workers = {workers}: {size} processes were started, and each is a worker");
+            }
+        }
+        let hosts = team.hosts().or(self.hosts).unwrap_or(1);
+        let apart = self.optimizer.get("hierarchy").and_then(toml::Value::as_str) == Some("hosts");
+        ensure!(
+            hosts > 1 || !apart,
+            "hierarchy = hosts: all workers are on one host, nothing goes between hosts; accepted here: auto, flat, or on \
+             threads --hosts 2 to try it"
+        );
         Ok(())
+    }
+
+    /// Refuses words that are meant for an optimizer which is none of `names`.
+    pub fn check_only(&self, names: &[String]) -> Result<()> {
+        match self.only.keys().find(|name| !names.contains(name)) {
+            Some(name) => bail!("--set {name}.…: {name} does not run here; accepted: {}", names.join(", ")),
+            None => Ok(()),
+        }
     }
 
     /// Fills in every word but those of the optimizer.

@@ -6,13 +6,16 @@
 use crate::failure::{Failure, Outcome};
 #[cfg(feature = "mpi")]
 use crate::screen::say;
+use crate::settings::Transport;
 use anyhow::{Result, anyhow};
+#[cfg(feature = "mpi")]
+use mpi::World;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-#[cfg(feature = "mpi")]
-use thinwire::mpi::World;
 use thinwire::{Collective, threads};
+#[cfg(not(feature = "mpi"))]
+use without_mpi::World;
 
 pub enum Team {
     Threads,
@@ -25,12 +28,10 @@ pub struct Processes {
     control: Mutex<Box<dyn Collective>>,
     rank: usize,
     hosts: Vec<usize>,
-    #[cfg(feature = "mpi")]
     world: World,
 }
 
 /// How long processes wait for each other outside of a run: one of them may read a large file, or empty a folder.
-#[cfg(feature = "mpi")]
 const SETTING_UP: Duration = Duration::from_secs(600);
 
 /// What one process tells the others of its failure.
@@ -42,14 +43,17 @@ struct Told {
 
 impl Team {
     /// The team that `transport` asks for: MPI's when this process has siblings, if nothing else is said.
-    pub fn of(transport: Option<&str>) -> Result<Team> {
-        match transport {
-            Some("mpi") if launcher().is_none() => Err(anyhow!(
+    pub fn of(transport: Option<&str>) -> Outcome<Team> {
+        let transport = Transport::named(transport).map_err(Failure::Usage)?;
+        match (transport, launcher()) {
+            (Transport::Mpi, None) => Err(Failure::Usage(anyhow!(
                 "--transport mpi: this process was not started by mpirun or srun; try mpirun -np 4 thinwire train …"
-            )),
-            Some("mpi") => Processes::start().map(Team::Processes),
-            None | Some("auto") if launcher().is_some() => Processes::start().map(Team::Processes),
-            _ => alone_in_slurm().map(|()| Team::Threads),
+            ))),
+            (Transport::Mpi | Transport::Auto, Some(launcher)) => {
+                let world = World::start(launcher)?;
+                Processes::of(world).map(Team::Processes).map_err(Failure::Run)
+            }
+            _ => alone_in_slurm().map(|()| Team::Threads).map_err(Failure::Usage),
         }
     }
 
@@ -81,9 +85,22 @@ impl Team {
 
     /// "threads", "MPI (4 hosts)".
     pub fn shown(&self) -> String {
-        let Some(processes) = self.processes() else { return "threads".to_owned() };
-        let hosts = processes.hosts.iter().max().map_or(1, |last| last + 1);
+        let Some(hosts) = self.hosts() else { return "threads".to_owned() };
         format!("MPI ({hosts} host{})", if hosts == 1 { "" } else { "s" })
+    }
+
+    /// How many hosts the workers are on, if that is not for the settings to say.
+    pub fn hosts(&self) -> Option<usize> {
+        self.processes().map(|processes| processes.hosts.iter().max().map_or(1, |last| last + 1))
+    }
+
+    /// What to put before a command to start it as this one was started.
+    pub fn launch(&self) -> String {
+        match (self.size(), launcher()) {
+            (Some(size), Some("srun")) => format!("srun -n {size} "),
+            (Some(size), _) => format!("mpirun -np {size} "),
+            (None, _) => String::new(),
+        }
     }
 
     /// Runs `work` for each worker that this process has, and returns how they ended. Threads act as if they were on `hosts` hosts.
@@ -99,7 +116,10 @@ impl Team {
                 let hosts = (0..workers).map(|worker| worker * hosts / workers).collect::<Vec<_>>();
                 threads::run_group(threads::group_on(&hosts, deadline), |group| work(Box::new(group)))
             }
-            Team::Processes(processes) => vec![processes.group(deadline).and_then(work)],
+            Team::Processes(processes) => {
+                let group = processes.world.group(deadline).map_err(anyhow::Error::from);
+                vec![group.and_then(|group| work(Box::new(group)))]
+            }
         }
     }
 
@@ -113,8 +133,12 @@ impl Team {
         match mine {
             Ok(_) => Err(Failure::Told(first.code)),
             Err(failure) => {
-                let said = all[..processes.rank].iter().flatten().any(|told| told.text == failure.to_string());
-                Err(if said { Failure::Told(failure.code()) } else { failure })
+                let same = |told: &Option<Told>| told.as_ref().is_some_and(|told| told.text == failure.to_string());
+                Err(match () {
+                    () if all[..processes.rank].iter().any(same) => Failure::Told(failure.code()),
+                    () if all.iter().all(same) => failure,
+                    () => failure.of_worker(processes.rank),
+                })
             }
         }
     }
@@ -135,6 +159,21 @@ impl Team {
     pub fn as_worker_0_sees<T: Serialize + for<'a> Deserialize<'a>>(&self, mine: T) -> Outcome<T> {
         let Some(processes) = self.processes() else { return Ok(mine) };
         Ok(processes.gather(&mine).map_err(Failure::Run)?.swap_remove(0))
+    }
+
+    /// The sum of `x` over all processes, as MPI takes it.
+    pub fn all_reduce(&self, x: &[f32], sum: &mut [f32]) {
+        if let Some(processes) = self.processes() {
+            processes.world.all_reduce(x, sum);
+        }
+    }
+
+    /// The end, when all came to it together.
+    pub fn end(self) {
+        if let Team::Processes(Processes { world, control, .. }) = self {
+            drop(control);
+            world.end();
+        }
     }
 
     /// Does `work` on a folder, whether the processes share it or each has its own: worker 0 first, then all others. So it must
@@ -171,66 +210,81 @@ pub fn gather(group: &mut dyn Collective, told: &[u8], during: &'static str) -> 
     Ok(all)
 }
 
-#[cfg(feature = "mpi")]
 impl Processes {
-    fn start() -> Result<Processes> {
-        let world = World::start()?;
+    fn of(world: World) -> Result<Processes> {
         let control = world.group(SETTING_UP)?;
         let (rank, hosts) = (control.rank(), control.hosts());
         Ok(Processes { control: Mutex::new(Box::new(control)), rank, hosts, world })
     }
-
-    fn group(&self, deadline: Duration) -> Result<Box<dyn Collective>> {
-        Ok(Box::new(self.world.group(deadline)?))
-    }
 }
 
+/// MPI.
 #[cfg(feature = "mpi")]
-impl Team {
-    /// The sum of `x` over all processes, as MPI takes it.
-    pub fn all_reduce(&self, x: &[f32], sum: &mut [f32]) {
-        if let Team::Processes(processes) = self {
-            processes.world.all_reduce(x, sum);
+mod mpi {
+    use crate::failure::{Failure, Outcome};
+
+    pub struct World(thinwire::mpi::World);
+
+    impl World {
+        pub fn start(_: &str) -> Outcome<World> {
+            thinwire::mpi::World::start().map(World).map_err(Failure::run)
         }
     }
 
-    /// The end, when all came to it together.
-    pub fn end(self) {
-        if let Team::Processes(Processes { world, control, .. }) = self {
-            drop(control);
-            world.end();
+    impl std::ops::Deref for World {
+        type Target = thinwire::mpi::World;
+
+        fn deref(&self) -> &thinwire::mpi::World {
+            &self.0
+        }
+    }
+
+    impl World {
+        pub fn end(self) {
+            self.0.end();
         }
     }
 }
 
+/// What stands for MPI where there is none: nothing but the reason.
 #[cfg(not(feature = "mpi"))]
-impl Processes {
-    fn start() -> Result<Processes> {
-        Err(anyhow!(
-            "{} started this process, but it was built without MPI: build it with --features mpi, or give --transport \
-             threads to run in one process",
-            launcher().unwrap_or("mpirun")
-        ))
+mod without_mpi {
+    use crate::failure::{Failure, Outcome};
+    use std::time::Duration;
+    use thinwire::Solo;
+
+    pub enum World {}
+
+    impl World {
+        pub fn start(launcher: &str) -> Outcome<World> {
+            Err(Failure::Usage(anyhow::anyhow!(
+                "{launcher} started this process, but it was built without MPI: build it with --features mpi, or start it \
+                 by itself, and its workers are threads"
+            )))
+        }
+
+        pub fn group(&self, _: Duration) -> thinwire::Result<Solo> {
+            match *self {}
+        }
+
+        pub fn all_reduce(&self, _: &[f32], _: &mut [f32]) {
+            match *self {}
+        }
+
+        pub fn end(self) {
+            match self {}
+        }
     }
-
-    fn group(&self, _: Duration) -> Result<Box<dyn Collective>> {
-        unreachable!("there is no MPI here")
-    }
-}
-
-#[cfg(not(feature = "mpi"))]
-impl Team {
-    pub fn all_reduce(&self, _: &[f32], _: &mut [f32]) {}
-
-    pub fn end(self) {}
 }
 
 /// What started this process beside others, as far as its environment tells.
 pub fn launcher() -> Option<&'static str> {
     let set = |name: &str| std::env::var_os(name).is_some();
     match () {
+        // Open MPI's mpirun sets the first, also when srun has started mpirun's own helpers.
+        () if set("OMPI_COMM_WORLD_SIZE") => Some("mpirun"),
         () if set("SLURM_STEP_ID") && (set("PMI_RANK") || set("PMIX_RANK")) => Some("srun"),
-        () if ["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"].into_iter().any(set) => Some("mpirun"),
+        () if set("PMI_RANK") || set("PMIX_RANK") => Some("mpirun"),
         () => None,
     }
 }
@@ -258,9 +312,15 @@ pub fn told_to_stop() {
     if launcher() == Some("mpirun") {
         let set = std::env::var("OMPI_MCA_odls_base_sigkill_timeout").ok().and_then(|seconds| seconds.parse().ok());
         thinwire::mpi::hurry(Duration::from_secs(set.unwrap_or(1)));
-        std::thread::sleep(Duration::from_millis(200));
-        if let (Some(rank), Some(other)) = (rank_by_environment(), thinwire::mpi::waits_for()) {
-            say!("worker {rank}: told to stop while it waits for worker {other}, which is gone or busy");
+        // Twice the same, a while apart: not one who was only slower.
+        let look = || {
+            std::thread::sleep(Duration::from_millis(120));
+            thinwire::mpi::waits_for()
+        };
+        if let (Some(rank), Some(before), Some(after)) = (rank_by_environment(), look(), look())
+            && before == after
+        {
+            say!("worker {rank}: told to stop while it waits for worker {after}, which is gone or busy");
         }
     }
 }

@@ -54,9 +54,12 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<
         return Ok((resumed(arguments, dir, team)?, dir.clone(), None));
     }
     let mut settings = Settings::of(&arguments.common)?;
-    if let Some(name) = &arguments.optimizer {
-        settings.set_name(name).context("--optimizer")?;
-    }
+    let name = match &arguments.optimizer {
+        Some(name) => name.clone(),
+        None => settings.name()?.to_string(),
+    };
+    settings.set_name(&name).context("--optimizer")?;
+    settings.check_only(&[name])?;
     settings.fit(team)?;
     let job = Job::new(settings)?;
     let initial = job.initial()?;
@@ -73,10 +76,10 @@ fn resumed(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Job> {
 
 /// Refuses flags that a resumed run has its own settings for.
 pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> anyhow::Result<()> {
-    let given = Settings::of(&Common { config: None, transport: None, deadline: None, ..flags.clone() })?;
+    let given = Settings::of(&Common { config: None, transport: None, deadline: None, hosts: None, ..flags.clone() })?;
     anyhow::ensure!(
         given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --deadline, --json and --quiet beside it",
+        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --json and --quiet beside it",
         dir.display()
     );
     Ok(())
@@ -92,10 +95,15 @@ pub fn resume(flags: &Common, dir: &Path, team: &Team) -> anyhow::Result<Job> {
     Journal::check(dir, done)?;
     let finished = done >= steps && dir.join("summary.json").exists();
     anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
-    settings.from = None; // the checkpoint has it
-    settings.deadline = flags.deadline.or(settings.deadline);
-    settings.workers = team.size().or(settings.workers); // other processes than before: the engine regroups
+    placed(&mut settings, flags, team);
     Job::new(settings)
+}
+
+/// Where the workers of a run that goes on are now. If they are others than before, the engine regroups.
+pub fn placed(settings: &mut Settings, flags: &Common, team: &Team) {
+    settings.deadline = flags.deadline.or(settings.deadline);
+    settings.workers = team.size().or(settings.workers);
+    settings.hosts = if team.size().is_some() { None } else { flags.hosts.or(settings.hosts) };
 }
 
 /// Where a run leaves its results, if nobody says.
@@ -130,8 +138,8 @@ fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
     if unfinished && !overwrite {
         let shown = dir.display();
         return Err(anyhow!(
-            "{shown} holds a run that was interrupted. Go on with it by `thinwire train --resume {shown}`, take another \
-             folder by --out, or start over by --overwrite"
+            "{shown} holds a run that was interrupted. Go on with it by `thinwire train --resume {shown}` (or with a whole \
+             comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
         ));
     }
     Ok(())
@@ -160,8 +168,10 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         if set.swap(true, Ordering::Relaxed) {
             std::process::exit(130); // asked twice: do not wait for the step
         }
-        if team::rank_by_environment().unwrap_or(0) == 0 {
-            say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)");
+        match team::rank_by_environment() {
+            None => say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)"),
+            Some(0) => say!("\ntold to stop: the checkpoint is written after this step, if all workers are there"),
+            Some(_) => {}
         }
         team::told_to_stop();
     });
@@ -181,11 +191,11 @@ pub fn run(
     team: &Team,
 ) -> Outcome<Option<(Summary, Vec<f32>)>> {
     team.same("data", job.settings.data_digest.as_deref().unwrap_or_default())?;
+    team.same("settings", &common_settings(job).map_err(Failure::Run)?)?;
     let resume = initial.is_none();
     let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
-    if !resume {
-        team.everywhere(|| write_settings(job, dir).map_err(Failure::Run))?;
-    }
+    // Also of a run that goes on: with other workers its settings are others.
+    team.everywhere(|| write_settings(job, dir).map_err(Failure::Run))?;
     let quiet = flags.quiet || !team.leads();
     if !quiet {
         announce(job, initial.len(), dir, resume, team);
@@ -202,7 +212,7 @@ pub fn run(
             end.steps,
             job.settings.steps.expect("resolved"),
             dir.join("checkpoint").display(),
-            team.size().map_or(String::new(), |size| format!("mpirun -np {size} ")),
+            team.launch(),
             dir.display(),
         )));
     };
@@ -211,18 +221,25 @@ pub fn run(
     }
     let summary = summary(job, &end, score, team);
     let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
-    std::fs::write(dir.join("summary.json"), text + "\n").map_err(Failure::run)?;
+    write(&dir.join("summary.json"), &(text + "\n")).map_err(Failure::Run)?;
     Ok(Some((summary, end.params)))
 }
 
 /// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
 pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
-    // Without `out`: who gives this file to --config wants another run, not this one replaced.
-    let text = toml::to_string(&Settings { out: None, ..job.settings.clone() })?;
-    let path = dir.join("config.toml");
-    let draft = dir.join(format!("config.toml.{}", std::process::id()));
-    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, &path));
-    written.with_context(|| path.display().to_string())
+    write(&dir.join("config.toml"), &settings_text(job)?)
+}
+
+/// What must be the same on all machines; where their files are, and how long they wait, is for each to say.
+fn common_settings(job: &Job) -> anyhow::Result<String> {
+    let mut common = Settings { out: None, data: None, from: None, deadline: None, ..job.settings.clone() };
+    (common.finetune, common.finetune_eval, common.tokenizer_files) = (None, None, None);
+    Ok(toml::to_string(&common)?)
+}
+
+/// Without `out`: who gives this file to --config wants another run, not this one replaced.
+fn settings_text(job: &Job) -> anyhow::Result<String> {
+    Ok(toml::to_string(&Settings { out: None, ..job.settings.clone() })?)
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.
@@ -256,23 +273,29 @@ fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     );
 }
 
+/// Writes a file by rename: it is there whole, or not at all.
+pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let draft = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
+    written.with_context(|| path.display().to_string())
+}
+
 fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) -> Summary {
     let (settings, totals) = (&job.settings, &end.totals);
     let (workers, params) = (settings.workers.expect("resolved"), end.params.len());
     let rounds = totals.rounds;
+    // On two levels what stays inside a host crosses no link.
+    let on_links = match totals.bytes_between_hosts {
+        0.0 => totals.bytes,
+        between => between,
+    };
     let project = |bandwidth| Projection {
         bandwidth,
-        seconds: projected(
-            totals.compute_cpu,
-            totals.seconds.pack,
-            totals.bytes,
-            rounds.exact + rounds.coarse,
-            bandwidth,
-        ),
+        seconds: projected(totals.compute_cpu, totals.seconds.pack, on_links, rounds.exact + rounds.coarse, bandwidth),
     };
     // A mean goes up and down, but for a worker's own part: 2·(n−1)/n times the bits that stand for a parameter.
     let ways = 2.0 * (workers as f64 - 1.0) / workers as f64;
-    let per_step = totals.bytes * 8.0 / (params as f64 * totals.steps.max(1) as f64);
+    let per_step = on_links * 8.0 / (params as f64 * totals.steps.max(1) as f64);
     Summary {
         optimizer: job.config.name.to_string(),
         task: task_name(settings).to_owned(),

@@ -40,6 +40,7 @@ pub struct Worker {
     rates: Vec<f64>,
     /// An error leaves the workers in different places; only a checkpoint brings them back together.
     stopped: bool,
+    regrouped: bool,
 }
 
 impl Worker {
@@ -77,6 +78,7 @@ impl Worker {
             return Err(Error::checkpoint(dir, problem));
         }
         worker.optimizer.loaded(regrouped, &mut loaded, &worker.exchange.threads);
+        worker.regrouped = regrouped;
         if regrouped {
             worker.exchange.regrouped();
             worker.exchange.agree_on(bytemuck::cast_slice(&loaded));
@@ -100,6 +102,7 @@ impl Worker {
             lr_scale,
             config,
             stopped: false,
+            regrouped: false,
         })
     }
 
@@ -248,6 +251,11 @@ impl Worker {
     /// The configuration with every word that counts written out.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether it was resumed with other workers, or on other hosts, than it was saved with: then not bit for bit.
+    pub fn regrouped(&self) -> bool {
+        self.regrouped
     }
 
     /// Steps taken.

@@ -218,7 +218,7 @@ fn every_step_before_the_end_of_the_warm_up_syncs() {
 #[test]
 fn the_gap_doubles_as_the_rate_halves() {
     for halvings in 0..5 {
-        let lr = PEAK / 2f64.powi(halvings) * 2f64.sqrt(); // where 2^halvings becomes the nearest power of two to peak/γ
+        let lr = PEAK / 2f64.powi(halvings) * 10.0 / 9.0; // a little before the half
         assert_eq!(gap(&follow_lr(16), 0.999 * lr), 1 << halvings);
         assert_eq!(gap(&follow_lr(16), 1.001 * lr), if halvings == 0 { 1 } else { 1 << (halvings - 1) });
     }

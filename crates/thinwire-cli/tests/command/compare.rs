@@ -1,7 +1,8 @@
 //! `compare`: one job, several optimizers, everything else the same.
 
-use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, text};
-use std::time::Duration;
+use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, in_the_middle, text};
+use serde_json::Value;
+use std::process::Command;
 
 #[test]
 fn all_optimizers_start_alike_and_stand_side_by_side() {
@@ -58,11 +59,9 @@ fn an_interrupted_comparison_goes_on_as_a_whole() {
     let place = Place::new();
     let line = format!("compare {NETWORK} --steps 1500 --workers 2 --optimizers zero-one-adam,adam --json --out");
     let whole = place.thinwire(&format!("{line} whole")).json();
-    let child = place.start(&format!("{line} parts"));
-    while std::fs::metadata(place.path("parts/zero-one-adam/metrics.jsonl")).map_or(0, |file| file.len()) == 0 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut child = place.start(&format!("{line} parts"));
+    in_the_middle(&place, &mut child, "parts/zero-one-adam/metrics.jsonl");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let ran = Ran::of(&line, child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     assert!(ran.stderr.contains("thinwire compare --resume parts"), "{}", ran.stderr);
@@ -71,9 +70,11 @@ fn an_interrupted_comparison_goes_on_as_a_whole() {
     place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "settings of the run"]);
     place.thinwire("compare --resume whole/adam").refused(&["no folder of a comparison"]);
     let resumed = place.thinwire("compare --resume parts --json").json();
-    for (resumed, whole) in resumed["runs"].as_array().unwrap().iter().zip(whole["runs"].as_array().unwrap()) {
-        assert_eq!((&resumed["optimizer"], &resumed["digest"]), (&whole["optimizer"], &whole["digest"]));
-    }
+    let digests = |all: &Value| {
+        let runs = all["runs"].as_array().expect("a list").clone();
+        runs.iter().map(|run| (text(&run["optimizer"]), text(&run["digest"]))).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&resumed), digests(&whole));
     assert!(place.path("parts/report.html").exists());
     let again = place.thinwire("compare --resume parts --json --quiet").json();
     assert_eq!(again, resumed, "what is done is only read");
@@ -87,4 +88,7 @@ fn a_word_may_be_for_one_optimizer() {
     assert!(place.read("all/zero-one-adam/config.toml").contains("kappa = 4"));
     assert!(!place.read("all/adam/config.toml").contains("kappa"));
     place.thinwire(&format!("compare {NETWORK} {flags} --out b --set adan.kappa=4")).refused(&["adan.kappa"]);
+    place.thinwire("train --set one-bit-adam.warmup=4").refused(&["one-bit-adam", "zero-one-adam"]);
+    place.thinwire(&format!("train {NETWORK} --steps 5 --set zero-one-adam.kappa=4 --out alone --quiet")).succeeds();
+    assert!(place.read("alone/config.toml").contains("kappa = 4"));
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A network that takes milliseconds to train, without `--steps`.
@@ -118,6 +119,14 @@ impl Ran {
         for word in words {
             assert!(stderr.contains(word), "thinwire {line}: no {word:?} in\n{stderr}");
         }
+    }
+}
+
+/// Waits until the run has written something to the file `sign`, so that there is something to go on from.
+pub fn in_the_middle(place: &Place, child: &mut Child, sign: &str) {
+    while std::fs::metadata(place.path(sign)).map_or(0, |file| file.len()) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had begun");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -1,15 +1,16 @@
 //! The command under mpirun: the same bits as on threads, and no end without a word.
 
-use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, text};
+use crate::helper::{NETWORK, OPTIMIZERS, Place, Ran, in_the_middle, text};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// `mpirun` with these arguments; more processes than cores, and root in a container, are fine.
 fn mpirun(place: &Place, arguments: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--oversubscribe", "--allow-run-as-root"]).args(arguments);
+    command.env("OMPI_MCA_odls_base_sigkill_timeout", "4"); // on a busy machine a second is short
     command.current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -45,10 +46,10 @@ fn threads_and_mpi_end_in_the_same_digest() {
 #[test]
 fn a_run_of_threads_goes_on_under_mpi_and_back() {
     let place = Place::new();
-    let line = format!("train {NETWORK} --steps 600 --workers 3 --checkpoint-every 50 --json --quiet --out");
+    let line = format!("train {NETWORK} --steps 4000 --workers 3 --checkpoint-every 50 --json --quiet --out");
     let whole = place.thinwire(&format!("{line} whole")).json();
     let mut child = place.start(&format!("{line} parts"));
-    wait_for(&place, "parts/checkpoint/manifest.json", &mut child);
+    in_the_middle(&place, &mut child, "parts/checkpoint/manifest.json");
     child.kill().expect("a child");
     child.wait().expect("a child");
     let mut child = under_mpi(&place, 3, "train --resume parts --json --quiet").spawn().expect("mpirun");
@@ -57,9 +58,7 @@ fn a_run_of_threads_goes_on_under_mpi_and_back() {
         assert!(child.try_wait().expect("a child").is_none(), "it ended before it had begun");
         std::thread::sleep(Duration::from_millis(5));
     }
-    for process in workers_of(&place) {
-        signal("-KILL", process);
-    }
+    signal("-KILL", &workers_of(&place));
     child.wait_with_output().expect("mpirun ends");
     let resumed = place.thinwire("train --resume parts --json --quiet").json();
     assert_eq!(resumed["digest"], whole["digest"]);
@@ -100,11 +99,39 @@ fn compare_runs_under_mpi() {
     assert!(place.path("both/report.html").exists());
 }
 
+/// Ctrl-C on mpirun, in the middle of the first: a checkpoint, how to go on, and going on.
+#[test]
+fn a_comparison_under_mpi_is_interrupted_and_goes_on() {
+    let place = Place::new();
+    let line = format!("compare {NETWORK} --steps 3000 --optimizers zero-one-adam,adam --json --out");
+    let whole = place.thinwire(&format!("{line} whole --workers 2")).json();
+    let mut child = under_mpi(&place, 2, &format!("{line} parts")).spawn().expect("mpirun");
+    in_the_middle(&place, &mut child, "parts/zero-one-adam/metrics.jsonl");
+    signal("-INT", &[child.id()]);
+    let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
+    assert!(ran.stderr.contains("mpirun -np 2 thinwire compare --resume parts"), "{}", ran.stderr);
+    let resumed = self::ran(&place, 2, "compare --resume parts --json --quiet").json();
+    let digests = |all: &Value| {
+        let runs = all["runs"].as_array().expect("a list").clone();
+        runs.iter().map(|run| text(&run["digest"])).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&resumed), digests(&whole));
+}
+
+#[test]
+fn the_network_is_probed_under_mpi() {
+    let place = Place::new();
+    let probed = ran(&place, 2, "probe --values 40k --codecs f32,sign --repeats 1 --json --quiet").json();
+    let names = probed["means"].as_array().expect("a list").iter().map(|mean| text(&mean["name"])).collect::<Vec<_>>();
+    assert_eq!(names, ["MPI_Allreduce, f32", "exact mean, f32", "coarse mean, sign"]);
+    assert_eq!(probed["transport"], "mpi");
+}
+
 /// Folders of their own, as on machines that share nothing: each process gets its own --out.
 #[test]
 fn every_worker_resumes_from_its_own_folder() {
     let place = Place::new();
-    let (binary, steps) = (env!("CARGO_BIN_EXE_thinwire"), 400);
+    let (binary, steps) = (env!("CARGO_BIN_EXE_thinwire"), 4000);
     let whole =
         place.thinwire(&format!("train {NETWORK} --steps {steps} --workers 2 --out whole --json --quiet")).json();
     let line =
@@ -117,10 +144,8 @@ fn every_worker_resumes_from_its_own_folder() {
         mpirun(&place, &arguments)
     };
     let mut child = on_both([line(0), line(1)]).spawn().expect("mpirun");
-    wait_for(&place, "host1/checkpoint/manifest.json", &mut child);
-    for process in workers_of(&place) {
-        signal("-KILL", process);
-    }
+    in_the_middle(&place, &mut child, "host1/checkpoint/manifest.json");
+    signal("-KILL", &workers_of(&place));
     child.wait_with_output().expect("mpirun ends");
     let files = |folder: &str| {
         let entries = std::fs::read_dir(place.path(folder).join("checkpoint")).expect("a checkpoint");
@@ -142,6 +167,8 @@ fn bad_input_is_refused_once() {
         ("train --data nowhere.txt", ["nowhere.txt", ""]),
         ("train --workers 2", ["workers = 2", "3 processes were started"]),
         ("train --kappa 3", ["--kappa", ""]),
+        ("train --hierarchy hosts", ["hierarchy = hosts", "auto, flat"]),
+        ("train --hosts 2", ["hosts", "3 processes"]),
     ] {
         let ran = ran(&place, 3, line);
         assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
@@ -163,7 +190,7 @@ fn a_worker_whose_file_is_missing_says_so_and_all_end() {
     arguments.extend(missing.split_whitespace());
     let ran = Ran::of("two", mpirun(&place, &arguments).output().expect("mpirun"));
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    assert!(ran.stderr.contains("missing.txt"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("error: worker 1: ") && ran.stderr.contains("missing.txt"), "{}", ran.stderr);
     assert!(!place.path("run").exists());
 }
 
@@ -175,13 +202,16 @@ fn a_killed_worker_is_named_by_all_others() {
     let whole = place.thinwire(&format!("{line} whole --workers 3")).json();
     for victim in [0, 1, 2] {
         let mut child = under_mpi(&place, 3, &format!("{line} parts{victim} --deadline 60")).spawn().expect("mpirun");
-        wait_for(&place, &format!("parts{victim}/checkpoint/manifest.json"), &mut child);
-        std::thread::sleep(Duration::from_millis(37 * victim as u64)); // anywhere in a step
+        in_the_middle(&place, &mut child, &format!("parts{victim}/checkpoint/manifest.json"));
+        // Anywhere in a step, or while it saves.
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+        let pause = Duration::from_micros(u64::from(since.subsec_nanos()) % 300_000);
+        std::thread::sleep(pause);
         let began = Instant::now();
-        signal("-KILL", rank_of(&place, victim));
+        signal("-KILL", &[rank_of(&place, victim)]);
         let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
         assert!(began.elapsed() < Duration::from_secs(20), "the deadline is for those who fall silent");
-        named(&ran, victim, 3, "left while others waited");
+        named(&ran, victim, 3, "left while others waited", &format!("after {pause:?}"));
     }
     let resumed = ran(&place, 3, "train --resume parts2 --json --quiet").json();
     assert_eq!(resumed["digest"], whole["digest"]);
@@ -196,30 +226,23 @@ fn a_stopped_worker_is_named_by_all_others() {
             "train {NETWORK} --steps 100000 --eval-every 100000 --quiet --deadline 3 --out run --optimizer {optimizer}"
         );
         let mut child = under_mpi(&place, 3, &line).spawn().expect("mpirun");
-        wait_for(&place, "run/metrics.jsonl", &mut child);
+        in_the_middle(&place, &mut child, "run/metrics.jsonl");
         let (process, began) = (rank_of(&place, victim), Instant::now());
-        signal("-STOP", process);
+        signal("-STOP", &[process]);
         let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
         let waited = began.elapsed();
         assert!(Duration::from_secs(2) < waited && waited < Duration::from_secs(25), "{waited:?}");
-        named(&ran, victim, 3, "did not answer within 3s");
+        named(&ran, victim, 3, "did not answer within 3s", optimizer);
     }
 }
 
 /// Every worker but the victim has said who it was.
 #[track_caller]
-fn named(ran: &Ran, victim: usize, workers: usize, how: &str) {
+fn named(ran: &Ran, victim: usize, workers: usize, how: &str, when: &str) {
     assert_ne!(ran.code, Some(0));
     for worker in (0..workers).filter(|worker| *worker != victim) {
         let said = format!("worker {worker}: error: worker {victim} {how}");
-        assert!(ran.stderr.contains(&said), "no {said:?} in\n{}", ran.stderr);
-    }
-}
-
-fn wait_for(place: &Place, file: &str, child: &mut Child) {
-    while std::fs::metadata(place.path(file)).map_or(0, |file| file.len()) == 0 {
-        assert!(child.try_wait().expect("a child").is_none(), "it ended before there was a {file}");
-        std::thread::sleep(Duration::from_millis(2));
+        assert!(ran.stderr.contains(&said), "{when}: no {said:?} in\n{}", ran.stderr);
     }
 }
 
@@ -246,6 +269,7 @@ fn rank_of(place: &Place, rank: usize) -> u32 {
     workers_of(place).into_iter().find(is).unwrap_or_else(|| panic!("no process of rank {rank}"))
 }
 
-fn signal(name: &str, process: u32) {
-    assert!(Command::new("kill").args([name, &process.to_string()]).status().expect("kill").success());
+/// Of several, some may be gone before their turn comes.
+fn signal(name: &str, processes: &[u32]) {
+    Command::new("kill").arg(name).args(processes.iter().map(u32::to_string)).status().expect("kill");
 }

@@ -1,19 +1,10 @@
 //! Runs that were stopped in the middle go on as if nothing had been, bit for bit.
 
-use crate::helper::{NETWORK, Place, Ran};
-use std::process::{Child, Command};
-use std::time::Duration;
+use crate::helper::{NETWORK, Place, Ran, in_the_middle};
+use std::process::Command;
 
 /// Long enough to be met in the middle: seconds, and it looks up every 20 steps.
 const LONG: &str = "--steps 2000 --eval-every 20 --workers 2";
-
-/// Waits until the run has written its first steps, so that there is something to go on from.
-fn in_the_middle(place: &Place, child: &mut Child, sign: &str) {
-    while std::fs::metadata(place.path(sign)).map_or(0, |file| file.len()) == 0 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had begun");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// Line by line, so that a failure shows the first that differs.
 fn same_metrics(place: &Place) {

@@ -10,6 +10,7 @@ use mpi::ffi;
 use mpi::traits::AsRaw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What MPI says went wrong.
 pub type Result<T> = std::result::Result<T, String>;
@@ -17,9 +18,17 @@ pub type Result<T> = std::result::Result<T, String>;
 /// A communicator of our own: nobody else's messages arrive in it, and its errors come back instead of ending the process.
 pub struct Comm(ffi::MPI_Comm);
 
-// SAFETY: MPI is initialised for calls from any thread, one at a time (`Threading::Serialized`); handles are plain values, and
-// a transport that moves to another thread is used from there alone.
+// SAFETY: MPI is initialised for calls from any thread, one at a time (`Threading::Serialized`), which `calls` sees to; handles are
+// plain values.
 unsafe impl Send for Comm {}
+// SAFETY: likewise.
+unsafe impl Sync for Comm {}
+
+/// Held during every call of MPI.
+pub fn calls() -> MutexGuard<'static, ()> {
+    static CALLS: Mutex<()> = Mutex::new(());
+    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A message under way, in or out, and the buffer it is in.
 pub struct Flight {
@@ -60,6 +69,7 @@ impl Comm {
     /// A copy of the world's communicator. All processes must call this together.
     pub fn copy_of(world: &impl AsRaw<Raw = ffi::MPI_Comm>) -> Result<Comm> {
         let mut copy = MaybeUninit::uninit();
+        let _one_at_a_time = calls();
         // SAFETY: `copy` is written when the call succeeds, and used only then.
         unsafe {
             check(ffi::MPI_Comm_dup(world.as_raw(), copy.as_mut_ptr()))?;
@@ -73,6 +83,7 @@ impl Comm {
     pub fn send(&self, to: usize, tag: c_int, buffer: Vec<u8>) -> Result<Flight> {
         let count = length(buffer.len())?;
         let mut request = MaybeUninit::uninit();
+        let _one_at_a_time = calls();
         // SAFETY: the flight holds the buffer, whose memory stays where it is when the `Vec` moves, until MPI is done.
         unsafe {
             let (data, byte) = (buffer.as_ptr().cast(), ffi::RSMPI_UINT8_T);
@@ -85,6 +96,7 @@ impl Comm {
     pub fn probe(&self, from: Option<usize>, tag: c_int) -> Result<Option<Arrival>> {
         let (mut flag, mut count) = (0, 0);
         let (mut message, mut status) = (MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
+        let _one_at_a_time = calls();
         // SAFETY: `message` and `status` are written when `flag` is, and used only then.
         unsafe {
             let from = from.map_or(ffi::RSMPI_ANY_SOURCE, |rank| rank as c_int);
@@ -105,6 +117,7 @@ impl Arrival {
         buffer.resize(self.len, 0);
         let count = length(self.len)?;
         let mut request = MaybeUninit::uninit();
+        let _one_at_a_time = calls();
         // SAFETY: the flight holds the buffer, as long as the message, until MPI is done.
         unsafe {
             let (data, byte) = (buffer.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
@@ -119,6 +132,7 @@ impl Flight {
     pub fn has_landed(&mut self) -> Result<bool> {
         if !self.done {
             let mut flag = 0;
+            let _one_at_a_time = calls();
             // SAFETY: the request is live: it was not done before.
             check(unsafe { ffi::MPI_Test(&mut self.request, &mut flag, ffi::RSMPI_STATUS_IGNORE) })?;
             self.done = flag != 0;

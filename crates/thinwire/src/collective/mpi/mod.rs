@@ -20,13 +20,14 @@ use mpi::topology::Communicator;
 use neighbours::Process;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Tags: messages of the engine, and words between transports.
-const MESSAGE: c_int = 1;
-const WORD: c_int = 2;
+/// A group has two tags of its own: for messages of the engine, and for words between transports.
+const TAGS: c_int = 2;
+/// MPI has at least these.
+const MOST_TAGS: c_int = 32767;
 
 /// A waiting worker looks around this often, and at the processes on its machine this often.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -56,6 +57,9 @@ pub const HOST: &str = "THINWIRE_HOST";
 /// Dropped, it leaves MPI as it is: after an error the others may never come to the end together, and the launcher clears up.
 pub struct World {
     universe: ManuallyDrop<Universe>,
+    /// Made at the start, for all groups: making one is a call that has no deadline.
+    comm: Arc<Comm>,
+    groups: AtomicI32,
 }
 
 impl World {
@@ -67,7 +71,8 @@ impl World {
         if threading < Threading::Serialized {
             return Err(problem("this installation does not allow calls from a thread of the program's choice"));
         }
-        Ok(World { universe: ManuallyDrop::new(universe) })
+        let comm = Arc::new(Comm::copy_of(&universe.world()).map_err(transport)?);
+        Ok(World { universe: ManuallyDrop::new(universe), comm, groups: AtomicI32::new(0) })
     }
 
     pub fn rank(&self) -> usize {
@@ -81,24 +86,39 @@ impl World {
     /// A group of all processes, for one run; all of them must ask for it together. A worker waits for another no longer
     /// than `deadline`.
     pub fn group(&self, deadline: Duration) -> Result<Mpi> {
-        let world = self.universe.world();
-        let comm = Comm::copy_of(&world).map_err(transport)?;
-        let (rank, size) = (self.rank(), self.size());
+        let first_tag = TAGS * self.groups.fetch_add(1, Ordering::Relaxed);
+        if first_tag + TAGS > MOST_TAGS {
+            return Err(transport(format!("more than {} groups in one process", MOST_TAGS / TAGS)));
+        }
         let host = std::env::var(HOST).unwrap_or_else(|_| mpi::environment::processor_name().unwrap_or_default());
-        let mut group =
-            Mpi { comm, rank, size, deadline, processes: Vec::new(), sending: Vec::new(), spare: Vec::new() };
+        let mut group = Mpi {
+            comm: Arc::clone(&self.comm),
+            message: first_tag,
+            word: first_tag + 1,
+            rank: self.rank(),
+            size: self.size(),
+            deadline,
+            processes: Vec::new(),
+            sending: Vec::new(),
+            spare: Vec::new(),
+        };
         group.meet(Process::this(host))?;
         Ok(group)
     }
 
-    /// MPI's own sum of `x` over all processes, a yardstick for ours; all of them must call it together.
+    /// MPI's own sum of `x` over all processes, a yardstick for ours; all of them must call it together. It has no deadline.
     pub fn all_reduce(&self, x: &[f32], sum: &mut [f32]) {
+        assert_eq!(x.len(), sum.len(), "MPI would write past the end");
+        let _one_at_a_time = binding::calls();
         self.universe.world().all_reduce_into(x, sum, SystemOperation::sum());
     }
 
     /// Ends MPI; all processes must come here, and none may send after it.
     pub fn end(self) {
-        drop(ManuallyDrop::into_inner(self.universe));
+        // A group that is still there would call MPI after its end.
+        if Arc::strong_count(&self.comm) == 1 {
+            drop(ManuallyDrop::into_inner(self.universe));
+        }
     }
 }
 
@@ -111,6 +131,9 @@ pub fn hurry(left: Duration) {
 
 /// When the launcher will end this process.
 static HURRY: OnceLock<Instant> = OnceLock::new();
+
+/// Between two questions, when in a hurry.
+const HURRY_ASK: Duration = Duration::from_millis(100);
 
 /// How long before its end a process gives up waiting.
 const HURRY_TELL: Duration = Duration::from_millis(350);
@@ -125,7 +148,10 @@ static WAITS_FOR: AtomicI64 = AtomicI64::new(-1);
 
 /// A worker's end of a group of processes.
 pub struct Mpi {
-    comm: Comm,
+    comm: Arc<Comm>,
+    /// Tags.
+    message: c_int,
+    word: c_int,
     rank: usize,
     size: usize,
     deadline: Duration,
@@ -168,8 +194,9 @@ struct Wait {
     from: usize,
     during: &'static str,
     give_up: Instant,
-    /// When to start asking who waits for whom.
+    /// When to ask next who waits for whom, and how long after that.
     ask_at: Instant,
+    ask_again: Duration,
     /// The end of the chain of waits, as far as it is known, once somebody was asked.
     asked: Option<usize>,
     hops: usize,
@@ -218,7 +245,7 @@ impl Mpi {
     }
 
     fn say(&mut self, to: usize, word: Word) -> Result<()> {
-        let flight = self.comm.send(to, WORD, word.to_bytes().to_vec()).map_err(transport)?;
+        let flight = self.comm.send(to, self.word, word.to_bytes().to_vec()).map_err(transport)?;
         self.sending.push(flight);
         Ok(())
     }
@@ -240,7 +267,9 @@ impl Mpi {
         self.listen(wait)?;
         self.call_the_roll(wait, now)?;
         if let Some(end) = HURRY.get() {
-            wait.ask_at = now;
+            if wait.ask_again > HURRY_ASK {
+                (wait.ask_at, wait.ask_again) = (now, HURRY_ASK);
+            }
             wait.give_up = wait.give_up.min(*end - HURRY_TELL);
         }
         if now >= wait.give_up {
@@ -248,8 +277,10 @@ impl Mpi {
             let fault = if HURRY.get().is_none() { Fault::Silent } else { Fault::Missing };
             return Err(self.blame(Culprit { worker, fault }, wait.during));
         }
-        if now >= wait.ask_at && wait.asked.is_none() {
-            wait.asked = Some(wait.from);
+        // Again and again: who waited for another may have gone on since.
+        if now >= wait.ask_at {
+            wait.ask_at = now + wait.ask_again;
+            (wait.asked, wait.hops) = (Some(wait.from), 0);
             self.say(wait.from, Word::Ask)?;
         }
         WAITS_FOR.store(wait.asked.map_or(-1, |worker| worker as i64), Ordering::Relaxed);
@@ -258,7 +289,7 @@ impl Mpi {
 
     /// Hears what other transports say, answers, and follows the chain of waits.
     fn listen(&mut self, wait: &mut Wait) -> Result<()> {
-        while let Some(arrival) = self.comm.probe(None, WORD).map_err(transport)? {
+        while let Some(arrival) = self.comm.probe(None, self.word).map_err(transport)? {
             let worker = arrival.from;
             let mut flight = arrival.receive(Vec::new()).map_err(transport)?;
             while !flight.has_landed().map_err(transport)? {
@@ -290,11 +321,8 @@ impl Mpi {
             }
         } else if now >= wait.next_roll_call && !self.processes.is_empty() {
             wait.next_roll_call = now + ROLL_CALL;
-            let host = &self.processes[self.rank].host;
-            let dead = |worker: &usize| {
-                let process = &self.processes[*worker];
-                process.host == *host && process.lives() == Some(false)
-            };
+            let here = &self.processes[self.rank];
+            let dead = |worker: &usize| self.processes[*worker].is_gone(here);
             wait.missing = self.others().find(dead).map(|worker| (worker, now));
         }
         Ok(())
@@ -302,7 +330,8 @@ impl Mpi {
 
     /// Tells everyone who has failed, and makes the error of it.
     fn blame(&mut self, culprit: Culprit, during: &'static str) -> Error {
-        for worker in self.others().filter(|worker| *worker != culprit.worker) {
+        // Also the one who is only slow: it should not tell another story.
+        for worker in self.others().filter(|worker| culprit.fault != Fault::Gone || *worker != culprit.worker) {
             let _ = self.say(worker, Word::Blame(culprit)); // who cannot hear it finds out alone
         }
         self.flush();
@@ -370,6 +399,7 @@ impl Wait {
             during,
             give_up: now + deadline.min(A_YEAR),
             ask_at: now + deadline.min(A_YEAR) * 3 / 4,
+            ask_again: deadline.min(A_YEAR) / 16,
             asked: None,
             hops: 0,
             polls: 0,
@@ -417,7 +447,7 @@ impl Collective for Mpi {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
         buffer.extend_from_slice(message);
-        let flight = self.comm.send(to, MESSAGE, buffer).map_err(transport)?;
+        let flight = self.comm.send(to, self.message, buffer).map_err(transport)?;
         self.sending.push(flight);
         Ok(())
     }
@@ -425,7 +455,7 @@ impl Collective for Mpi {
     fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
         let mut wait = Wait::new(from, self.deadline, during);
         let arrival = loop {
-            match self.comm.probe(Some(from), MESSAGE).map_err(transport)? {
+            match self.comm.probe(Some(from), self.message).map_err(transport)? {
                 Some(arrival) => break arrival,
                 None => self.rest(&mut wait)?,
             }

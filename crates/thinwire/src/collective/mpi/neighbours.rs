@@ -10,7 +10,10 @@ use std::fs;
 /// A process as its machine knows it: the number may be used again, but not with the same start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
+    /// Whom it shares a host with, for the means.
     pub host: String,
+    /// Whose numbers these are: hosts of one name may be two machines, and one machine may have containers.
+    table: Option<String>,
     id: u32,
     start: Option<String>,
 }
@@ -18,14 +21,20 @@ pub struct Process {
 impl Process {
     pub fn this(host: String) -> Process {
         let id = std::process::id();
-        Process { host, id, start: start_of(id) }
+        Process { host, table: table(), id, start: start_of(id) }
     }
 
-    /// None when it cannot be told from here.
-    pub fn lives(&self) -> Option<bool> {
-        let start = self.start.as_ref()?;
-        Some(start_of(self.id).as_ref() == Some(start))
+    /// Whether it is gone; false also when that cannot be told from the process `here`.
+    pub fn is_gone(&self, here: &Process) -> bool {
+        let watched = self.table.is_some() && self.table == here.table && self.start.is_some();
+        watched && start_of(self.id) != self.start
     }
+}
+
+/// The boot of this machine, and the namespace of its process numbers.
+fn table() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(boot + fs::read_link("/proc/self/ns/pid").ok()?.to_str()?)
 }
 
 /// When process `id` began, in the kernel's own count; None when there is none, or only its corpse.
@@ -45,13 +54,17 @@ mod tests {
     #[test]
     fn a_process_lives_until_it_is_killed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let process = Process { host: String::new(), id: child.id(), start: start_of(child.id()) };
-        assert_eq!(process.lives(), Some(true));
+        let here = Process::this(String::new());
+        let process = Process { id: child.id(), start: start_of(child.id()), ..here.clone() };
+        assert!(!process.is_gone(&here));
         child.kill().expect("a child");
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        assert_eq!(process.lives(), Some(false), "a zombie is dead");
+        while !process.is_gone(&here) {
+            std::thread::yield_now(); // a zombie is gone
+        }
         child.wait().expect("a child");
-        assert_eq!(process.lives(), Some(false));
-        assert_eq!(Process { start: None, ..process }.lives(), None, "of another container");
+        assert!(process.is_gone(&here));
+        let abroad = Process { table: Some("another machine".to_owned()), ..process.clone() };
+        assert!(!abroad.is_gone(&here), "its number means nothing here");
+        assert!(!Process { start: None, ..process }.is_gone(&here));
     }
 }

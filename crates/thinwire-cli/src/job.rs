@@ -47,9 +47,8 @@ impl BuiltIn {
 fn recommended_lr(settings: &Settings, name: Name) -> f64 {
     match (settings.task, name) {
         (TaskName::Bert, _) if settings.finetune.is_some() => 3e-4,
-        (TaskName::Gpt | TaskName::Bert, Name::Adam) => 4e-3,
-        (TaskName::Gpt | TaskName::Bert, Name::OneBitAdam) => 8e-3,
-        (TaskName::Gpt | TaskName::Bert, Name::ZeroOneAdam | Name::EfficientAdam) => 6e-3,
+        (TaskName::Gpt | TaskName::Bert, Name::EfficientAdam) => 8e-3,
+        (TaskName::Gpt | TaskName::Bert, _) => 5e-3,
         (TaskName::Images, _) => 8e-3,
     }
 }

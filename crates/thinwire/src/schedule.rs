@@ -116,7 +116,7 @@ impl VarianceSteps {
 }
 
 /// How much earlier than at the half of the learning rate the gap doubles: at 1/2 itself a cosine's run would have 33 % of its rounds
-/// skipped, at 1/√2 42 % and a loss 0.5 % higher (docs/convergence.md).
+/// skipped, at 1/√2 42 %, and a loss a little higher (docs/convergence.md).
 const LEAD: f64 = 10.0 / 9.0;
 
 /// T_u: the steps of 0/1 Adam that sync.

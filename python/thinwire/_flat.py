@@ -1,0 +1,88 @@
+"""All trained parameters of a model as one flat float32 vector, which is what the engine works on.
+
+A float32 parameter in the host's memory becomes a view of it: nothing is copied at a step. A parameter of another type, or on another
+device, keeps its own memory, and the vector holds its float32 master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._thinwire import Vector
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Flat:
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        for index, param in enumerate(params):
+            if param.dtype not in TYPES:
+                raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
+            if param.layout is not torch.strided:
+                raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
+        count = sum(param.numel() for param in params)
+        # Copies from and to a device want pinned memory.
+        pinned = torch.cuda.is_available() and any(param.is_cuda for param in params)
+        self.params = list(params)
+        self.values = torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
+        self.grad = torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
+        self.vector, self.grad_vector = Vector(self.values), Vector(self.grad)
+        self._values = self._cut(self.values)
+        self._grads = self._cut(self.grad)
+        self._mirrored: list[tuple[Tensor, Tensor]] = []
+        self._views: list[tuple[Tensor, Tensor, int]] = []
+        with torch.no_grad():
+            for param, view in zip(self.params, self._values, strict=True):
+                view.copy_(param)
+                if param.dtype is torch.float32 and param.device.type == "cpu":
+                    param.data = view
+                    self._views.append((param, view, view.data_ptr()))
+                else:
+                    self._mirrored.append((param, view))
+
+    def _cut(self, vector: Tensor) -> list[Tensor]:
+        """`vector` in the shapes of the parameters."""
+        parts = vector.split([param.numel() for param in self.params]) if self.params else ()
+        return [part.view(param.shape) for part, param in zip(parts, self.params, strict=True)]
+
+    def take_params(self) -> None:
+        """Takes over what the program did to the parameters since the last step."""
+        for param, view, address in self._views:
+            if param.data_ptr() != address:  # it was given other memory: its values count
+                if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
+                    raise RuntimeError(
+                        "a parameter was given another type, shape or device after the optimizer was built; "
+                        "build the optimizer after that (model.to(...) first)"
+                    )
+                view.copy_(param)
+                param.data = view
+        for param, view in self._mirrored:
+            master = view.to(param.device, param.dtype)
+            if not torch.equal(master, param):
+                changed = (master != param).to("cpu")
+                view.copy_(torch.where(changed, param.to("cpu", torch.float32), view))
+
+    def take_grads(self, scale: float = 1.0) -> None:
+        """The gradients, divided by `scale`, into one vector; zeros where a parameter has none."""
+        filled, grads = [], []
+        for param, view in zip(self.params, self._grads, strict=True):
+            grad = param.grad
+            if grad is None:
+                view.zero_()
+            else:
+                filled.append(view)
+                grads.append(grad.to_dense() if grad.is_sparse else grad)
+        if filled:
+            torch._foreach_copy_(filled, grads)
+        if scale != 1.0:
+            self.grad /= scale
+
+    def give_params(self) -> None:
+        """Hands the vector's values to the parameters that have memory of their own."""
+        for param, view in self._mirrored:
+            param.copy_(view)
+        for param, _, _ in self._views:  # autograd must know that they were written to
+            torch.autograd.graph.increment_version(param)

@@ -22,27 +22,28 @@ class Wrappers:
     def __init__(self, params: Sequence[Tensor]) -> None:
         self._params = {id(param) for param in params}
         self._found: list[weakref.ref[Any]] = []
-        self._steps = 0
         self._search()
+        self.check()
+        self._stepped = False
 
     def _search(self) -> None:
+        self._found.clear()
         for candidate in gc.get_objects():
-            if type(candidate) is DistributedDataParallel or _is_ddp(candidate):
+            # Asks the type alone: strange objects do strange things when asked.
+            if issubclass(type(candidate), DistributedDataParallel):
                 if any(id(param) in self._params for param in candidate.module.parameters()):
                     self._found.append(weakref.ref(candidate))
 
+    def check_step(self) -> None:
+        """As `check`, after another search at the first step."""
+        if not self._stepped:
+            self._stepped = True
+            self._search()
+        self.check()
+
     def check(self) -> None:
         """Raises if a wrapper would average at backward."""
-        if self._steps == 0:
-            self._found.clear()
-            self._search()
-        self._steps += 1
         for reference in self._found:
             wrapper = reference()
             if wrapper is not None and wrapper.require_backward_grad_sync:
                 raise RuntimeError(ADVICE)
-
-
-def _is_ddp(candidate: Any) -> bool:
-    """Also of a class made from it. Asks the type alone: strange objects do strange things when asked."""
-    return issubclass(type(candidate), DistributedDataParallel)

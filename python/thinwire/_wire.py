@@ -32,6 +32,7 @@ GLANCE = 0.05  # seconds between two looks around
 STORE_GLANCE = 0.25  # seconds between two looks at the store
 PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
 FAREWELL = 10.0  # seconds at the end for messages to leave
+LAST_WORDS = 1.0  # the same after an error: not everyone may be there to hear
 FOREVER = timedelta(days=365)
 
 
@@ -58,6 +59,7 @@ class Wire:
         self._arrivals: list[_Arrival | None] = [None] * self.size
         self._most = 0
         self._frame = 0
+        self._farewell = min(deadline, FAREWELL)
         _open.add(self)
 
     def _numbered_hosts(self) -> list[int]:
@@ -85,6 +87,8 @@ class Wire:
 
     def room(self, to: int, during: str) -> int:
         """The address of a buffer for the next frame to worker `to`."""
+        if during == "abort":
+            self._farewell = min(self.deadline, LAST_WORDS)
         flights = self._flights[to]
         if len(flights) < self._most:
             buffer = _Buffer(self._frame)
@@ -120,7 +124,7 @@ class Wire:
         if self not in _open:
             return
         _open.discard(self)
-        give_up = time.monotonic() + min(self.deadline, FAREWELL)
+        give_up = time.monotonic() + self._farewell
         for flights in self._flights:
             for work, _ in flights:
                 if not self._waiter.wait(work, give_up):

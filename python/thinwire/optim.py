@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import _thinwire
-from ._ddp import ADVICE, Wrappers
+from ._ddp import Wrappers
 from ._flat import Flat
 from ._worker import Worker
 
@@ -63,7 +63,6 @@ class _Compressed(Optimizer):
         words = self._words(config)
         _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
         self._wrappers = Wrappers(flat)
-        self._wrappers.check()
         self._flat = Flat(flat)
         self._fixed = [{word: group[word] for word in FIXED} for group in self.param_groups]
         self._wire = _connect(process_group, deadline)
@@ -150,7 +149,7 @@ class _Compressed(Optimizer):
 
     def _check(self) -> None:
         """Refuses what the engine was not told when it was built."""
-        self._wrappers.check()
+        self._wrappers.check_step()
         for group, fixed in zip(self.param_groups, self._fixed, strict=True):
             for word in FIXED:
                 if group[word] != fixed[word]:

@@ -2,10 +2,14 @@
 
 A float32 parameter in the host's memory becomes a view of it: nothing is copied at a step. A parameter of another type, or on another
 device, keeps its own memory, and the vector holds its float32 master.
+
+Gradients are copied into a flat vector of their own. After a step a float32 gradient is a view of that, with the same values: where
+the program zeroes gradients in place (``zero_grad(set_to_none=False)``) they stay there, and the next step copies nothing.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +17,7 @@ from torch import Tensor
 
 from ._thinwire import Vector
 
+HUGE = 2 << 20  # bytes of a huge page
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -27,8 +32,7 @@ class Flat:
         # Copies from and to a device want pinned memory.
         pinned = torch.cuda.is_available() and any(param.is_cuda for param in params)
         self.params = list(params)
-        self.values = torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
-        self.grad = torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
+        self.values, self.grad = _zeros(count, pinned), _zeros(count, pinned)
         self.vector, self.grad_vector = Vector(self.values), Vector(self.grad)
         self._values = self._cut(self.values)
         self._grads = self._cut(self.grad)
@@ -72,9 +76,11 @@ class Flat:
             grad = param.grad
             if grad is None:
                 view.zero_()
-            else:
+            elif grad is not view:
                 filled.append(view)
                 grads.append(grad.to_dense() if grad.is_sparse else grad)
+                if grad.dtype is view.dtype and grad.device == view.device and grad.layout is view.layout:
+                    param.grad = view
         if filled:
             torch._foreach_copy_(filled, grads)
         if scale != 1.0:
@@ -86,3 +92,16 @@ class Flat:
             param.copy_(view)
         for param, _, _ in self._views:  # autograd must know that they were written to
             torch.autograd.graph.increment_version(param)
+
+
+def _zeros(count: int, pinned: bool) -> Tensor:
+    """A vector on huge pages, where the system has them: a step is bound by memory."""
+    if pinned or count < HUGE // 4:
+        return torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
+    memory = mmap.mmap(-1, 4 * count + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    vector = torch.frombuffer(memory, dtype=torch.float32)
+    # From a page's edge on, so that views are aligned as PyTorch's own tensors are.
+    start = -vector.data_ptr() % HUGE // 4
+    return vector[start : start + count]

@@ -4,7 +4,7 @@ Whatever backend the program's group has, messages go over a twin of it on gloo,
 never mix with messages of the program's own, and a group on NCCL keeps its devices to itself.
 
 Gloo takes a message that is shorter than the receiver's buffer; the frame says how long it is (see ``src/wire.rs``). A receive is
-posted for every worker at all times, so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
+posted for every worker at all times (two, in fact), so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
 something has arrived, and its waits end neither for Ctrl-C nor, without harm, at a time limit: so a thread waits there, and the
 program waits for the thread. While it waits it looks around: at the deadline, and at the group's store, where whoever finds a worker
 gone or silent writes it down for all.
@@ -156,24 +156,36 @@ class _Buffer:
 
 
 class _Arrival:
-    """What comes next from one worker: posted to one buffer while the other is read."""
+    """What comes from one worker: two frames are posted while a third is read.
+
+    Two, because a worker that stops says why in a message of its own behind the one that is under way.
+    """
 
     def __init__(self, group: Any, source: int, frame: int) -> None:
         self._group, self._source = group, source
-        self._posted, self._read = _Buffer(frame), _Buffer(frame)
-        self._post()
+        self._posted: deque[tuple[Any, _Buffer]] = deque()
+        self._read = _Buffer(frame)
+        for _ in range(2):
+            self._post(_Buffer(frame))
 
-    def _post(self) -> None:
-        self.work = dist.irecv(self._posted.bytes, group=self._group, group_src=self._source)
+    def _post(self, buffer: _Buffer) -> None:
+        try:
+            work = dist.irecv(buffer.bytes, group=self._group, group_src=self._source)
+        except RuntimeError:
+            work = _Broken()  # what has arrived is still good
+        self._posted.append((work, buffer))
+
+    @property
+    def work(self) -> Any:
+        """The receive of the next frame."""
+        return self._posted[0][0]
 
     def take(self) -> int:
-        """The address of the frame that has arrived; the next one is posted."""
-        self._posted, self._read = self._read, self._posted
-        try:
-            self._post()
-        except RuntimeError:
-            self.work = _Broken()  # what has arrived is still good
-        return self._read.address
+        """The address of the frame that has arrived; another is posted."""
+        _, arrived = self._posted.popleft()
+        self._post(self._read)
+        self._read = arrived
+        return arrived.address
 
 
 class _Broken:

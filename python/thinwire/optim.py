@@ -24,8 +24,6 @@ from ._worker import Worker
 
 log = logging.getLogger("thinwire")
 
-FIXED = ("betas", "eps", "weight_decay")
-
 
 class _Compressed(Optimizer):
     """What the four have in common: all but their names."""
@@ -64,7 +62,7 @@ class _Compressed(Optimizer):
         _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
         self._wrappers = Wrappers(flat)
         self._flat = Flat(flat)
-        self._fixed = [{word: group[word] for word in FIXED} for group in self.param_groups]
+        self._fixed = [_fixed(group) for group in self.param_groups]
         self._wire = _connect(process_group, deadline)
         self._worker = self._meet(words, init, deadline, resume)
         self._built = True
@@ -150,13 +148,14 @@ class _Compressed(Optimizer):
     def _check(self) -> None:
         """Refuses what the engine was not told when it was built."""
         self._wrappers.check_step()
-        for group, fixed in zip(self.param_groups, self._fixed, strict=True):
-            for word in FIXED:
-                if group[word] != fixed[word]:
-                    raise ValueError(
-                        f"{word} was {fixed[word]} when the optimizer was built, and is {group[word]} now; only lr may change "
-                        "(OneCycleLR and CyclicLR: cycle_momentum=False)"
-                    )
+        for group, then in zip(self.param_groups, self._fixed, strict=True):
+            now = _fixed(group)
+            if now != then:
+                word = next(word for word in now if now[word] != then[word])
+                raise ValueError(
+                    f"{word} was {then[word]} when the optimizer was built, and is {now[word]} now; only lr may change "
+                    "(OneCycleLR and CyclicLR: cycle_momentum=False)"
+                )
         if any(not param.requires_grad for param in self._flat.params) or any(p.requires_grad for p in self._frozen):
             raise RuntimeError("requires_grad of a parameter changed after the optimizer was built; build the optimizer anew")
 
@@ -274,6 +273,11 @@ class _Compressed(Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.__getstate__()
+
+
+def _fixed(group: dict[str, Any]) -> dict[str, Any]:
+    """What a param group keeps for good. A state that was written down may give a tuple back as a list."""
+    return {"betas": tuple(group["betas"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
 
 
 def _connect(process_group: Any, deadline: float) -> Any:

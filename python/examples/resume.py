@@ -1,7 +1,9 @@
 """Saves on some ranks, goes on with another number of them. Residues are conserved, nothing starts anew.
 
-    torchrun --nproc-per-node 2 examples/resume.py DIR           # starts, and saves to DIR
-    torchrun --nproc-per-node 3 examples/resume.py DIR           # goes on from there
+Start it, and it saves to DIR; start it again, and it goes on from there:
+
+    torchrun --nproc-per-node 2 examples/resume.py DIR
+    torchrun --nproc-per-node 3 examples/resume.py DIR
 """
 
 import os

@@ -294,6 +294,9 @@ def test_what_is_refused():
             thinwire.AdamW(tiny_gpt().parameters(), **words)
     with pytest.raises(ValueError, match="float64; accepted"):
         thinwire.AdamW([nn.Parameter(torch.ones(2, dtype=torch.float64))])
+    tied = torch.ones(2)
+    with pytest.raises(ValueError, match="parameters 0 and 1 share memory"):
+        thinwire.AdamW([nn.Parameter(tied), nn.Parameter(tied)])
     with pytest.raises(ValueError, match="betas .* must be the same in all param groups"):
         thinwire.AdamW(decayed(tiny_gpt(), betas=(0.5, 0.5)))
     with pytest.raises(ValueError, match="lr = -1"):
@@ -346,5 +349,6 @@ def test_ddp_is_found():
         wrapped = nn.parallel.DistributedDataParallel(later)  # after the optimizer
         with pytest.raises(RuntimeError, match="no_sync"):
             optimizer.step()
+        del wrapped
     finally:
         dist.destroy_process_group()

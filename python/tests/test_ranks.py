@@ -125,7 +125,7 @@ def half_precision(rank):
     torch.manual_seed(0)
     params = [nn.Parameter(torch.randn(300).to(dtype)) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
     optimizer = thinwire.ZeroOneAdam(params, lr=0.01, sync_every=3)
-    for step in range(11):
+    for _ in range(11):
         for param in params:
             param.grad = param.detach() * (rank + 1)
         optimizer.step()
@@ -154,7 +154,7 @@ def scaled(rank):
 
 def test_grad_scaler_with_infinity_on_one_rank():
     """The others go on; nobody waits for the one that has nothing to say."""
-    (one, left_out, ), (two, left_out_too) = ranks.run(2, scaled)
+    (one, left_out), (two, left_out_too) = ranks.run(2, scaled)
     assert (one == two).all() and numpy.isfinite(one).all()
     assert left_out == left_out_too == 1
 
@@ -228,6 +228,22 @@ def beside_other_messages(rank):
 def test_messages_do_not_mix_with_the_programs_own():
     one, two = ranks.run(2, beside_other_messages)
     assert (one == two).all()
+
+
+def two_at_once(rank):
+    """As a generator and a discriminator have them."""
+    one, two = tiny_gpt(1), tiny_gpt(2)
+    first, second = build("ZeroOneAdam", one.parameters()), build("OneBitAdam", two.parameters())
+    for step in range(8):
+        steps(one, first, 1, rank, first=step)
+        steps(two, second, 1, rank, first=step)
+    first.sync()
+    return bits(one).numpy(), bits(two).numpy()
+
+
+def test_two_optimizers_do_not_mix():
+    (a, b), (c, d) = ranks.run(2, two_at_once)
+    assert (a == c).all() and (b == d).all()
 
 
 # ---- starting --------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def test_a_state_goes_on_bit_for_bit(name):
         return params
 
     whole = together(2, lambda end: train(end, name, steps=20, **words)[0])
-    for whole, resumed in zip(whole, together(2, second), strict=True):
-        assert (whole == resumed).all()
+    for expected, resumed in zip(whole, together(2, second), strict=True):
+        assert (expected == resumed).all()
 
 
 def test_a_state_that_does_not_fit_is_refused():

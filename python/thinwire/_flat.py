@@ -23,11 +23,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 class Flat:
     def __init__(self, params: Sequence[Tensor]) -> None:
-        for index, param in enumerate(params):
-            if param.dtype not in TYPES:
-                raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
-            if param.layout is not torch.strided:
-                raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
+        _check(params)
         count = sum(param.numel() for param in params)
         # Copies from and to a device want pinned memory.
         pinned = torch.cuda.is_available() and any(param.is_cuda for param in params)
@@ -49,8 +45,12 @@ class Flat:
 
     def _cut(self, vector: Tensor) -> list[Tensor]:
         """`vector` in the shapes of the parameters."""
-        parts = vector.split([param.numel() for param in self.params]) if self.params else ()
-        return [part.view(param.shape) for part, param in zip(parts, self.params, strict=True)]
+        parts: list[Tensor] = []
+        start = 0
+        for param in self.params:
+            parts.append(vector[start : start + param.numel()].view(param.shape))
+            start += param.numel()
+        return parts
 
     def take_params(self) -> None:
         """Takes over what the program did to the parameters since the last step."""
@@ -94,10 +94,24 @@ class Flat:
             torch.autograd.graph.increment_version(param)
 
 
+def _check(params: Sequence[Tensor]) -> None:
+    seen: dict[int, int] = {}
+    for index, param in enumerate(params):
+        if param.dtype not in TYPES:
+            raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
+        if param.layout is not torch.strided:
+            raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
+        if hasattr(param, "device_mesh"):
+            raise ValueError(f"parameter {index} is sharded over ranks (FSDP, DTensor); accepted: whole replicas on every rank")
+        if param.numel() and seen.setdefault(param.data_ptr(), index) != index:
+            first = seen[param.data_ptr()]
+            raise ValueError(f"parameters {first} and {index} share memory; to tie weights, use one Parameter in both places")
+
+
 def _zeros(count: int, pinned: bool) -> Tensor:
     """A vector on huge pages, where the system has them: a step is bound by memory."""
     if pinned or count < HUGE // 4:
-        return torch.zeros(count, dtype=torch.float32, pin_memory=pinned)
+        return torch.zeros(count, dtype=torch.float32, device="cpu", pin_memory=pinned)
     memory = mmap.mmap(-1, 4 * count + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -3,8 +3,8 @@
 Whatever backend the program's group has, messages go over a twin of it on gloo, which takes bytes from the host's memory. So they
 never mix with messages of the program's own, and a group on NCCL keeps its devices to itself.
 
-Gloo takes a message that is shorter than the receiver's buffer; the frame says how long it is (see ``src/wire.rs``). A receive is
-posted for every worker at all times (two, in fact), so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
+Gloo takes a message that is shorter than the receiver's buffer; the frame says how long it is (see ``src/wire.rs``). Receives are
+posted for every worker at all times, so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
 something has arrived, and its waits end neither for Ctrl-C nor, without harm, at a time limit: so a thread waits there, and the
 program waits for the thread. While it waits it looks around: at the deadline, and at the group's store, where whoever finds a worker
 gone or silent writes it down for all.
@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -43,12 +43,13 @@ class Wire:
         ranks = dist.get_process_group_ranks(group)
         self.deadline = deadline
         # A group of some of the processes is made by those alone.
-        self._group = dist.new_group(
+        twin = dist.new_group(
             ranks,
             backend="gloo",
             timeout=timedelta(seconds=deadline),
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         )
+        self._group = cast(Any, twin)
         self.rank = dist.get_rank(self._group)
         self.size = len(ranks)
         self.hosts = self._numbered_hosts()
@@ -151,7 +152,7 @@ class Wire:
 
 class _Buffer:
     def __init__(self, length: int) -> None:
-        self.bytes = torch.empty(length, dtype=torch.uint8)
+        self.bytes = torch.empty(length, dtype=torch.uint8, device="cpu")
         self.address = self.bytes.data_ptr()
 
 
@@ -169,6 +170,7 @@ class _Arrival:
             self._post(_Buffer(frame))
 
     def _post(self, buffer: _Buffer) -> None:
+        work: Any
         try:
             work = dist.irecv(buffer.bytes, group=self._group, group_src=self._source)
         except RuntimeError:
@@ -237,7 +239,7 @@ class _Board:
     def __init__(self, group: Any, rank: int) -> None:
         store = dist.distributed_c10d._get_default_store()
         store = store.clone() if hasattr(store, "clone") else store  # a connection of its own
-        self._store = dist.PrefixStore(f"thinwire/{group.group_name}", store)
+        self._store = dist.distributed_c10d.PrefixStore(f"thinwire/{group.group_name}", store)
         self._rank = rank
         self._noted: int | None = None
 
@@ -294,7 +296,7 @@ class _Board:
 def _error(found: str) -> ConnectionError | TimeoutError:
     fault, worker = found.split()
     error = ConnectionError(f"worker {worker} is gone") if fault == "gone" else TimeoutError(f"worker {worker} is silent")
-    error.worker = int(worker)  # type: ignore[attr-defined]
+    setattr(error, "worker", int(worker))  # noqa: B010, the engine asks for it
     return error
 
 

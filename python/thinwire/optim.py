@@ -66,9 +66,7 @@ class _Compressed(Optimizer):
         self._wire = _connect(process_group, deadline)
         self._worker = self._meet(words, init, deadline, resume)
         self._built = True
-        log.info(
-            "%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size
-        )
+        log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
 
     def _words(self, config: dict[str, Any]) -> dict[str, Any]:
         """The engine's configuration."""
@@ -335,9 +333,7 @@ class AdamW(_Compressed):
 
 
 class OneBitAdam(_Compressed):
-    __doc__ = _described(
-        "1-bit Adam (arXiv 2102.02888): exact rounds during the warm-up, then one bit a parameter a step.", ", ``warmup``"
-    )
+    __doc__ = _described("1-bit Adam (arXiv 2102.02888): exact rounds during the warm-up, then one bit a parameter a step.", ", ``warmup``")
     _name = "one-bit-adam"
 
 

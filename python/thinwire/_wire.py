@@ -32,7 +32,7 @@ GLANCE = 0.05  # seconds between two looks around
 STORE_GLANCE = 0.25  # seconds between two looks at the store
 PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
 FAREWELL = 10.0  # seconds at the end for messages to leave
-LAST_WORDS = 1.0  # the same after an error: not everyone may be there to hear
+LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
 FOREVER = timedelta(days=365)
 
 
@@ -125,12 +125,14 @@ class Wire:
         if self not in _open:
             return
         _open.discard(self)
+        self._waiter.end()
         give_up = time.monotonic() + self._farewell
+        farewell = _Waiter()  # the other may still wait for a message that nobody sends
         for flights in self._flights:
             for work, _ in flights:
-                if not self._waiter.wait(work, give_up):
+                if not farewell.wait(work, give_up):
                     return
-        self._waiter.end()
+        farewell.end()
 
     # ---- waiting -----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::collective::{Collective, Traffic};
-use crate::config::Config;
+use crate::config::{Config, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::hosts::Hosts;
@@ -68,7 +68,7 @@ impl Worker {
         // A word that there was not yet when it was saved stands at its default.
         let then = Config::from_json(&saved.manifest.config.to_string()).and_then(|config| config.resolved());
         let then = then.map_err(|error| Error::checkpoint(dir, format!("its configuration: {error}")))?;
-        if let Some((key, now, then)) = difference(&words(&worker.config), &words(&then), &INDIFFERENT) {
+        if let Some((key, now, then)) = worker.config.hinders(&then) {
             return Err(Error::checkpoint(dir, format!("{key} was {then} when it was saved, and is {now} now")));
         }
         let (rank, hosts) = (worker.rank(), worker.hosts.clone());
@@ -125,12 +125,44 @@ impl Worker {
 
     /// One step at learning rate `lr`, which must be the same on all workers.
     pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
+        self.check_step(params, grad, &[lr])?;
+        self.guarded(|worker| {
+            for (rate, scale) in worker.rates.iter_mut().zip(&worker.lr_scale) {
+                *rate = f64::from(lr) * scale;
+                if !(*rate as f32).is_finite() {
+                    return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
+                }
+            }
+            worker.exchange.agree_on(&lr.to_le_bytes());
+            worker.take_step(params, grad, lr)
+        })
+    }
+
+    /// One step in which every parameter group has a learning rate of its own, in place of `lr` times its `lr_scale`: for
+    /// schedules that do not move the groups alike. The schedules of the rounds look at `lr`. All must be the same on all workers.
+    pub fn step_with_rates(&mut self, params: &mut [f32], grad: &[f32], lr: f32, rates: &[f32]) -> Result<()> {
+        self.check_step(params, grad, &[lr])?;
+        self.check_step(params, grad, rates)?;
+        let (expected, got) = (self.rates.len(), rates.len());
+        if expected != got {
+            let accepted = format!("accepted: one for each of the {expected} parameter groups");
+            return Err(Error::config("rates", format!("{got} numbers"), accepted));
+        }
+        self.guarded(|worker| {
+            worker.rates.iter_mut().zip(rates).for_each(|(rate, given)| *rate = f64::from(*given));
+            worker.exchange.agree_on(&lr.to_le_bytes());
+            worker.exchange.agree_on(bytemuck::cast_slice(rates));
+            worker.take_step(params, grad, lr)
+        })
+    }
+
+    fn check_step(&self, params: &[f32], grad: &[f32], rates: &[f32]) -> Result<()> {
         self.check_length("the parameters", params.len())?;
         self.check_length("the gradient", grad.len())?;
-        if !(lr.is_finite() && lr >= 0.0) {
-            return Err(Error::config("lr", lr, "accepted: a finite number of at least 0"));
+        match rates.iter().find(|lr| !(lr.is_finite() && **lr >= 0.0)) {
+            Some(lr) => Err(Error::config("lr", lr, "accepted: a finite number of at least 0")),
+            None => Ok(()),
         }
-        self.guarded(|worker| worker.take_step(params, grad, lr))
     }
 
     fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
@@ -141,13 +173,6 @@ impl Worker {
             }
             self.exchange.group.traffic.left_out += 1;
         }
-        for (rate, scale) in self.rates.iter_mut().zip(&self.lr_scale) {
-            *rate = f64::from(lr) * scale;
-            if !(*rate as f32).is_finite() {
-                return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
-            }
-        }
-        self.exchange.agree_on(&lr.to_le_bytes());
         if self.optimizer.is_synced() {
             let window = window(params.len(), self.step);
             self.exchange.agree_on(bytemuck::cast_slice(&params[window]));
@@ -243,6 +268,39 @@ impl Worker {
         entries
     }
 
+    /// As [`Worker::state`], with the number of steps taken: all there is to a worker beside its parameters.
+    pub fn whole_state(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = vec![Entry::word("step", &mut self.step)];
+        entries.extend(self.optimizer.state());
+        entries.extend(self.exchange.state());
+        entries
+    }
+
+    /// Goes on from a state that this rank of as many workers had, and `params` as they were then. `read` fills in every entry
+    /// of [`Worker::whole_state`], or fails before it has written to any. All workers must restore together; those that come
+    /// from different places find out here.
+    ///
+    /// For another number of workers there is [`Worker::resume`].
+    pub fn restore(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        read(&mut self.whole_state())?;
+        self.optimizer.loaded(false, params, &self.exchange.threads);
+        self.guarded(Worker::meet)
+    }
+
+    /// Whether all replicas hold the same parameters now.
+    pub fn is_synced(&self) -> bool {
+        self.optimizer.is_synced()
+    }
+
+    /// From now on a gradient of this worker that is not finite is left out, as with `non_finite = "skip"`.
+    pub fn skip_non_finite(&mut self) {
+        self.config.non_finite = Some(NonFinite::Skip);
+    }
+
     /// What this worker has sent and waited for.
     pub fn traffic(&self) -> Traffic {
         self.exchange.group.traffic
@@ -303,6 +361,13 @@ fn window(len: usize, t: u64) -> Range<usize> {
     let turn = t.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let start = (turn as usize % len.div_ceil(size).max(1)) * size;
     start.min(len)..(start + size).min(len)
+}
+
+impl Config {
+    /// The word that keeps a run from going on here that was configured as `then`, both resolved: its value here and its value then.
+    pub fn hinders(&self, then: &Config) -> Option<(String, String, String)> {
+        difference(&words(self), &words(then), &INDIFFERENT)
+    }
 }
 
 fn words(config: &Config) -> Value {

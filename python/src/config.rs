@@ -1,0 +1,25 @@
+//! Keywords to a configuration and back. The words are the engine's; JSON is the way between, so none is written down twice.
+
+use crate::error::to_python as error;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde::Serialize;
+use thinwire::Config;
+
+/// The configuration that `words` say, at least `name`.
+pub fn from_python(words: &Bound<'_, PyDict>) -> PyResult<Config> {
+    let text = words.py().import("json")?.call_method1("dumps", (words,))?.extract::<String>()?;
+    Config::from_json(&text).map_err(error)
+}
+
+/// Plain data as Python's.
+pub fn to_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let text = serde_json::to_string(data).expect("plain data");
+    py.import("json")?.call_method1("loads", (text,))
+}
+
+/// The same words with every default written out; a ValueError for one that does not fit.
+#[pyfunction]
+pub fn resolve<'py>(words: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+    to_python(words.py(), &from_python(words)?.resolved().map_err(error)?)
+}

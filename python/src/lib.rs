@@ -1,0 +1,31 @@
+//! The Python face of Thinwire: the engine's [`Worker`](thinwire::Worker) on NumPy arrays and PyTorch tensors.
+//!
+//! Python holds no second copy of an algorithm. What is here is a bridge to memory that Python owns, a transport whose messages go
+//! through `torch.distributed`, and the engine's errors as Python's exceptions. The package around it is in `thinwire/`.
+
+#![deny(unsafe_code)]
+
+mod bridge;
+mod config;
+mod error;
+mod group;
+mod wire;
+mod worker;
+
+#[pyo3::pymodule]
+mod _thinwire {
+    #[pymodule_export]
+    use crate::bridge::Vector;
+    #[pymodule_export]
+    use crate::config::resolve;
+    #[pymodule_export]
+    use crate::group::{Group, local_group, solo, wire_group};
+    #[pymodule_export]
+    use crate::worker::{Worker, plan};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyModuleMethods;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,447 @@
+//! The engine's worker as Python's.
+
+use crate::bridge::{Borrowed, readable, writeable};
+use crate::config::{from_python, to_python};
+use crate::error;
+use crate::group::{Group, solo};
+use crate::wire::Failure;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt};
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use thinwire::groups::Groups;
+use thinwire::optimizer::{Entry, Slot};
+use thinwire::{Collective, Config, Error, Plan};
+
+/// Until its parameters are known a worker has not met the others.
+enum Stage {
+    Waiting(Box<dyn Collective>),
+    Met(Box<thinwire::Worker>),
+    /// It could not meet them.
+    Failed,
+}
+
+/// One of the workers that train a model together, on flat float32 vectors.
+///
+/// Parameters
+/// ----------
+/// name : str
+///     "adam", "one-bit-adam", "zero-one-adam" or "efficient-adam".
+/// parameters : int or array
+///     The parameters to start from, the same on all workers; or only how many, and the first step brings them.
+/// group : Group, optional
+///     This worker's end of a group; alone without one.
+/// **config
+///     The engine's words: betas, eps, weight_decay, codec, sync_every, learning_rate, groups and so on.
+#[pyclass(frozen, subclass, module = "thinwire._thinwire")]
+pub struct Worker {
+    stage: Mutex<Stage>,
+    /// As the caller wrote it.
+    given: Config,
+    /// With every word that counts written out.
+    config: Config,
+    parameters: usize,
+    rank: usize,
+    hosts: Vec<usize>,
+    failure: Failure,
+}
+
+#[pymethods]
+impl Worker {
+    #[new]
+    #[pyo3(signature = (name, *, parameters, group = None, **config))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        parameters: &Bound<'_, PyAny>,
+        group: Option<&Bound<'_, Group>>,
+        config: Option<Bound<'_, PyDict>>,
+    ) -> PyResult<Worker> {
+        let words = config.unwrap_or_else(|| PyDict::new(py));
+        words.set_item("name", name)?;
+        let given = from_python(&words)?;
+        let config = given.resolved().map_err(error::to_python)?;
+        let start = match parameters.cast::<PyInt>() {
+            Ok(_) => None,
+            Err(_) => Some(readable::<f32>(parameters, "parameters")?),
+        };
+        let count = match &start {
+            Some(start) => start.slice::<f32>().len(),
+            None => parameters.extract()?,
+        };
+        // What does not fit is said here, and not at the first step.
+        Groups::new(&config.groups, count, 0.0).map_err(error::to_python)?;
+        let alone = Bound::new(py, solo())?;
+        let group = group.unwrap_or(&alone).get();
+        let worker = Worker {
+            stage: Mutex::new(Stage::Waiting(group.take()?)),
+            given,
+            config,
+            parameters: count,
+            rank: group.rank(),
+            hosts: group.hosts.clone(),
+            failure: group.failure.clone(),
+        };
+        if let Some(start) = start {
+            worker.with(py, Some(&start), |_| Ok(()))?;
+        }
+        Ok(worker)
+    }
+
+    /// One step, in place on `params`, at learning rate `lr`; the same `lr` on all workers.
+    ///
+    /// Parameters
+    /// ----------
+    /// params, grad : array of float32
+    ///     Contiguous, as long as the worker was built for. `params` is written to.
+    /// lr : float
+    ///     The learning rate.
+    /// rates : sequence of float, optional
+    ///     The rate of each parameter group, in place of `lr` times its `lr_scale`.
+    #[pyo3(signature = (params, grad, lr, rates = None))]
+    fn step(
+        &self,
+        py: Python<'_>,
+        params: &Bound<'_, PyAny>,
+        grad: &Bound<'_, PyAny>,
+        lr: f32,
+        rates: Option<Vec<f32>>,
+    ) -> PyResult<()> {
+        let (mut params, grad) = (writeable::<f32>(params, "params")?, readable::<f32>(grad, "grad")?);
+        params.apart_from(&grad)?;
+        let start = self.check_length("params", &params)?;
+        self.check_length("grad", &grad)?;
+        self.meet(py, start)?;
+        self.with(py, None, |worker| match &rates {
+            None => worker.step(params.slice_mut(), grad.slice(), lr),
+            Some(rates) => worker.step_with_rates(params.slice_mut(), grad.slice(), lr, rates),
+        })
+    }
+
+    /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.
+    fn sync(&self, py: Python<'_>, params: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut params = writeable::<f32>(params, "params")?;
+        let start = self.check_length("params", &params)?;
+        self.meet(py, start)?;
+        self.with(py, None, |worker| worker.sync(params.slice_mut()))
+    }
+
+    /// Saves a checkpoint to a folder that all workers can read; all workers at the same step.
+    fn save(&self, py: Python<'_>, dir: PathBuf, params: &Bound<'_, PyAny>) -> PyResult<()> {
+        let params = readable::<f32>(params, "params")?;
+        let start = self.check_length("params", &params)?;
+        self.meet(py, start)?;
+        self.with(py, None, |worker| worker.save(&dir, params.slice()))
+    }
+
+    /// Goes on from a checkpoint, also of another number of workers, and writes its parameters to `params`. Before the first step.
+    fn resume(&self, py: Python<'_>, dir: PathBuf, params: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut params = writeable::<f32>(params, "params")?;
+        self.check_length("params", &params)?;
+        let mut stage = self.lock()?;
+        if !matches!(*stage, Stage::Waiting(_)) {
+            return Err(PyRuntimeError::new_err("a checkpoint is resumed by a worker that has not met the others yet"));
+        }
+        let Stage::Waiting(group) = std::mem::replace(&mut *stage, Stage::Failed) else { unreachable!("just seen") };
+        let slice = params.slice_mut();
+        let worker = py.detach(|| thinwire::Worker::resume(&self.config, &dir, slice, group));
+        *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
+        Ok(())
+    }
+
+    /// Everyone's `note`, in rank order.
+    fn gather(&self, py: Python<'_>, note: Vec<u8>) -> PyResult<Vec<Vec<u8>>> {
+        self.with(py, None, |worker| worker.gather(&note))
+    }
+
+    /// The state: names, types ("f4", "f8", or "word") and lengths.
+    fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, usize)>> {
+        self.with(py, None, |worker| {
+            let describe = |entry: &Entry<'_>| match &entry.slot {
+                Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
+                Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
+                Slot::Word(_) => (entry.name.to_owned(), "word", 1),
+            };
+            Ok(worker.whole_state().iter().map(describe).collect())
+        })
+    }
+
+    /// Copies the state to `into`: its arrays are filled, its words are set.
+    fn _copy_state(&self, into: &Bound<'_, PyDict>) -> PyResult<()> {
+        let mut stage = self.lock()?;
+        for entry in met(&mut stage)?.whole_state() {
+            match entry.slot {
+                Slot::Floats(values) => fill(into, entry.name, values)?,
+                Slot::Doubles(values) => fill(into, entry.name, values)?,
+                Slot::Word(word) => into.set_item(entry.name, *word)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on from the state in `from`, which this rank of as many workers had under `config`; all workers together.
+    fn _restore_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
+        let then = from_python(config)?.resolved().map_err(error::to_python)?;
+        if let Some((key, now, then)) = self.config.hinders(&then) {
+            return Err(PyValueError::new_err(format!("{key} was {then} when the state was saved, and is {now} now")));
+        }
+        self.meet(py, None)?;
+        let mut found = Vec::new();
+        for (name, kind, len) in self._state_layout(py)? {
+            let missing = || PyValueError::new_err(format!("the state has no {name}"));
+            let value = from.get_item(&name)?.ok_or_else(missing)?;
+            let value = Value::of(&value, kind, &name)?;
+            if value.len() != len {
+                let problem = format!("the state's {name} has {} values, where {len} belong", value.len());
+                return Err(PyValueError::new_err(problem));
+            }
+            found.push(value);
+        }
+        let mut params = vec![0.0; self.parameters]; // the caller's own are not touched
+        self.with(py, None, |worker| {
+            worker.restore(&mut params, |entries| {
+                entries.iter_mut().zip(&found).for_each(|(entry, value)| value.pour(&mut entry.slot));
+                Ok(())
+            })
+        })
+    }
+
+    /// What this worker has sent and waited for so far, as a dict.
+    fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let mut stage = self.lock()?;
+        let traffic = match &mut *stage {
+            Stage::Met(worker) => worker.traffic(),
+            _ => Default::default(),
+        };
+        to_python(py, &traffic)
+    }
+
+    /// What `steps` steps will send and hold, before anything is sent.
+    ///
+    /// Parameters
+    /// ----------
+    /// steps : int
+    ///     The length of the run.
+    /// schedule : dict, optional
+    ///     The learning rate, in the words of `learning_rate`: a plan as if the worker had been built with it.
+    #[pyo3(signature = (steps, schedule = None))]
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        steps: u64,
+        schedule: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let words = to_python(py, &self.given)?.cast_into::<PyDict>()?;
+        if let Some(schedule) = schedule {
+            words.set_item("learning_rate", schedule)?;
+        }
+        plan(&words, self.parameters, self.hosts.clone(), self.rank, steps)
+    }
+
+    /// From now on a gradient of this worker that is not finite is left out, as with non_finite="skip".
+    fn skip_non_finite(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, None, |worker| {
+            worker.skip_non_finite();
+            Ok(())
+        })
+    }
+
+    /// Whether all replicas hold the same parameters now.
+    #[getter]
+    fn is_synced(&self) -> PyResult<bool> {
+        let stage = self.lock()?;
+        Ok(match &*stage {
+            Stage::Met(worker) => worker.is_synced(),
+            _ => true,
+        })
+    }
+
+    /// The configuration, with every word that counts written out.
+    #[getter]
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.config)
+    }
+
+    /// Steps taken.
+    #[getter]
+    fn steps(&self) -> PyResult<u64> {
+        let stage = self.lock()?;
+        Ok(match &*stage {
+            Stage::Met(worker) => worker.steps(),
+            _ => 0,
+        })
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// The host of every rank, by number.
+    #[getter]
+    fn hosts(&self) -> Vec<usize> {
+        self.hosts.clone()
+    }
+
+    /// How many parameters.
+    #[getter]
+    fn parameters(&self) -> usize {
+        self.parameters
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        let why = "a worker is one end of a group and cannot be copied or pickled; use state_dict() or save()";
+        Err(pyo3::exceptions::PyTypeError::new_err(why))
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, params) = (self.config.name, self.parameters);
+        format!("<thinwire.Worker: {name} of {params} parameters, worker {} of {}>", self.rank, self.hosts.len())
+    }
+}
+
+impl Worker {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Stage>> {
+        match self.stage.try_lock() {
+            Ok(stage) => Ok(stage),
+            Err(TryLockError::Poisoned(_)) => Err(PyRuntimeError::new_err("this worker panicked; make a new one")),
+            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err("another thread is using this worker")),
+        }
+    }
+
+    fn check_length<'a>(&self, what: &'static str, array: &'a Borrowed) -> PyResult<Option<&'a Borrowed>> {
+        let (expected, got) = (self.parameters, array.slice::<f32>().len());
+        match expected == got {
+            true => Ok(Some(array)),
+            false => Err(error::to_python(Error::Length { what, expected, got })),
+        }
+    }
+
+    /// Meets the others, if that has not happened yet.
+    fn meet(&self, py: Python<'_>, start: Option<&Borrowed>) -> PyResult<()> {
+        let waiting = matches!(*self.lock()?, Stage::Waiting(_));
+        if !waiting {
+            return Ok(());
+        }
+        let zeros = vec![0.0; if start.is_none() { self.parameters } else { 0 }]; // a state to come will replace them
+        let mut stage = self.lock()?;
+        let Stage::Waiting(group) = std::mem::replace(&mut *stage, Stage::Failed) else { unreachable!("just seen") };
+        let start = start.map_or(&zeros[..], Borrowed::slice);
+        let worker = py.detach(|| thinwire::Worker::new(&self.config, start, group));
+        *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
+        Ok(())
+    }
+
+    /// Runs `work` on the engine's worker while the interpreter is free; meets the others first if `start` is given.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        start: Option<&Borrowed>,
+        work: impl FnOnce(&mut thinwire::Worker) -> thinwire::Result<T> + Send,
+    ) -> PyResult<T> {
+        if start.is_some() {
+            self.meet(py, start)?;
+        }
+        let mut stage = self.lock()?;
+        let worker = met(&mut stage)?;
+        py.detach(|| work(worker)).map_err(|error| self.explain(error))
+    }
+
+    /// What the transport met comes first: KeyboardInterrupt must stay what it is.
+    fn explain(&self, error: Error) -> PyErr {
+        self.failure.take().unwrap_or_else(|| error::to_python(error))
+    }
+}
+
+fn met(stage: &mut Stage) -> PyResult<&mut thinwire::Worker> {
+    match stage {
+        Stage::Met(worker) => Ok(worker),
+        Stage::Waiting(_) => Err(PyRuntimeError::new_err("this worker has no state before its first step")),
+        Stage::Failed => Err(PyRuntimeError::new_err("this worker did not get to meet the others; make a new one")),
+    }
+}
+
+/// Copies `values` to the array `name` of `into`.
+fn fill<T: crate::bridge::Element>(into: &Bound<'_, PyDict>, name: &str, values: &[T]) -> PyResult<()> {
+    let missing = || PyValueError::new_err(format!("no room for {name}"));
+    let mut array = writeable::<T>(&into.get_item(name)?.ok_or_else(missing)?, name)?;
+    if array.slice::<T>().len() != values.len() {
+        return Err(missing());
+    }
+    array.slice_mut().copy_from_slice(values);
+    Ok(())
+}
+
+/// An entry of a state that came from Python, checked.
+enum Value {
+    Floats(Borrowed),
+    Doubles(Borrowed),
+    Word(u64),
+}
+
+impl Value {
+    fn of(value: &Bound<'_, PyAny>, kind: &str, name: &str) -> PyResult<Value> {
+        let name = format!("the state's {name}");
+        Ok(match kind {
+            "f4" => Value::Floats(readable::<f32>(value, &name)?),
+            "f8" => Value::Doubles(readable::<f64>(value, &name)?),
+            _ => Value::Word(value.extract()?),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Value::Floats(values) => values.slice::<f32>().len(),
+            Value::Doubles(values) => values.slice::<f64>().len(),
+            Value::Word(_) => 1,
+        }
+    }
+
+    fn pour(&self, slot: &mut Slot<'_>) {
+        match (self, slot) {
+            (Value::Floats(from), Slot::Floats(to)) => to.copy_from_slice(from.slice()),
+            (Value::Doubles(from), Slot::Doubles(to)) => to.copy_from_slice(from.slice()),
+            (Value::Word(from), Slot::Word(to)) => **to = *from,
+            _ => unreachable!("checked against the layout"),
+        }
+    }
+}
+
+/// What worker `rank` of those on `hosts` will send and hold in `steps` steps.
+#[pyfunction]
+pub fn plan<'py>(
+    words: &Bound<'py, PyDict>,
+    parameters: usize,
+    hosts: Vec<usize>,
+    rank: usize,
+    steps: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let config = from_python(words)?;
+    let plan = words.py().detach(|| Plan::on_hosts(&config, parameters, &hosts, steps)).map_err(error::to_python)?;
+    if rank >= hosts.len() {
+        return Err(PyValueError::new_err(format!("rank = {rank}: there are {} workers", hosts.len())));
+    }
+    let memory = plan.memory(rank);
+    let data = json!({
+        "steps": plan.steps,
+        "rounds": plan.rounds,
+        "bytes_sent": plan.bytes_sent(rank),
+        "bytes_between_hosts": plan.bytes_between_hosts(rank),
+        "bits_per_param_per_step": plan.bits_per_param_per_step(),
+        "memory": {
+            "model": memory.model,
+            "moments": memory.moments,
+            "beyond_adam": memory.beyond_adam,
+            "messages": memory.messages,
+            "total": memory.total(),
+        },
+    });
+    to_python(words.py(), &data)
+}

@@ -1,0 +1,150 @@
+"""Ranks that are gone, silent, interrupted, or wrong: the others say who, and soon."""
+
+import os
+import signal
+import time
+
+import pytest
+import ranks
+import torch
+from models import tiny_gpt
+
+import thinwire
+
+
+def step_of(model, optimizer, step=0):
+    optimizer.zero_grad()
+    model.loss(step).backward()
+    optimizer.step()
+
+
+def leaves(rank, culprit):
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    for step in range(100):
+        if (rank, step) == (culprit, 3):
+            os._exit(7)
+        step_of(model, optimizer, step)
+
+
+@pytest.mark.parametrize(("n", "culprit"), [(2, 1), (4, 2), (4, 0)])
+def test_a_rank_that_dies_is_named(n, culprit):
+    began = time.monotonic()
+    ends = ranks.run(n, leaves, culprit, allowed=[ConnectionError])
+    assert time.monotonic() - began < 60
+    assert ends.pop(culprit) == 7
+    for error in ends:
+        assert isinstance(error, ConnectionError) and f"worker {culprit} left" in str(error), error
+
+
+def falls_silent(rank, culprit):
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters(), deadline=2.0)
+    for step in range(3):
+        if (rank, step) == (culprit, 2):
+            time.sleep(5)
+            return None
+        step_of(model, optimizer, step)
+
+
+@pytest.mark.parametrize(("n", "culprit"), [(2, 0), (4, 2)])
+def test_a_silent_rank_is_named(n, culprit):
+    ends = ranks.run(n, falls_silent, culprit, allowed=[TimeoutError])
+    assert ends.pop(culprit) is None
+    for error in ends:
+        assert isinstance(error, TimeoutError) and f"worker {culprit} did not answer within 2s" in str(error), error
+
+
+def waits(rank, folder):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background may have turned it off
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    step_of(model, optimizer)
+    if rank == 1:
+        until(folder / "interrupted")  # while rank 0 waits
+    else:
+        (folder / "waiting").touch()
+    try:
+        step_of(model, optimizer)
+    except KeyboardInterrupt:
+        (folder / "interrupted").touch()
+        return "interrupted"
+    except RuntimeError as error:
+        return str(error)
+
+
+def until(path):
+    give_up = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+
+
+def test_ctrl_c_is_heard_during_a_step(tmp_path):
+    started = ranks.start(2, waits, tmp_path)
+    until(tmp_path / "waiting")
+    time.sleep(1)
+    os.kill(started[0][0].pid, signal.SIGINT)
+    first, second = ranks.collect(started)
+    assert first == "interrupted"
+    assert "worker 0 stopped the run: interrupted by the user" in second
+
+
+def not_finite(rank):
+    model = tiny_gpt()
+    optimizer = thinwire.ZeroOneAdam(model.parameters())
+    for step in range(5):
+        optimizer.zero_grad()
+        model.loss(step).backward()
+        if (rank, step) == (1, 3):
+            model.head.weight.grad[0, 0] = float("inf")
+        optimizer.step()
+
+
+def test_a_gradient_that_is_not_finite_is_named_everywhere():
+    for error in ranks.run(4, not_finite, allowed=[FloatingPointError]):
+        assert "worker 1 has a gradient that is infinite or NaN at step 3" in str(error)
+
+
+def ends_at_once(rank):
+    """Nobody waits for anybody at the end: the last messages must still arrive."""
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    for step in range(3):
+        step_of(model, optimizer, step)
+    if rank == 1:
+        time.sleep(1)
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).sum().item()
+
+
+def test_a_rank_may_end_before_the_others():
+    ends = ranks.run(4, ends_at_once)
+    assert len(set(ends)) == 1
+
+
+def other_thread(rank):
+    """A step lets other threads run: one that counts gets on while this one waits."""
+    import threading
+
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    counted, stop = [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0.001)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    if rank == 1:
+        time.sleep(1)
+    before = counted[0]
+    step_of(model, optimizer)
+    after = counted[0]
+    stop.set()
+    counter.join()
+    return after - before
+
+
+def test_other_threads_run_during_a_step():
+    assert ranks.run(2, other_thread)[0] > 20

@@ -1,0 +1,48 @@
+"""Adam over thin wires: 0/1 Adam, 1-bit Adam and Efficient-Adam for PyTorch and NumPy.
+
+With PyTorch, one line changes::
+
+    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-3)   # was torch.optim.AdamW(...)
+
+It works on the ``torch.distributed`` process group of the program, on the bare model: no DDP around it.
+
+Without PyTorch, a :class:`Worker` steps on flat float32 NumPy arrays::
+
+    ends = thinwire.local_group(4)                       # one for each thread
+    worker = thinwire.Worker("zero-one-adam", parameters=len(params), group=ends[i], sync_every=4)
+    worker.step(params, grad, lr)                        # in place
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._thinwire import Group, __version__, local_group
+from ._worker import Worker
+
+if TYPE_CHECKING:
+    from .optim import AdamW, EfficientAdam, OneBitAdam, ZeroOneAdam
+
+__all__ = [
+    "AdamW",
+    "EfficientAdam",
+    "Group",
+    "OneBitAdam",
+    "Worker",
+    "ZeroOneAdam",
+    "__version__",
+    "local_group",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The optimizers are loaded when they are asked for: NumPy users need no PyTorch."""
+    if name in ("AdamW", "EfficientAdam", "OneBitAdam", "ZeroOneAdam"):
+        from . import optim
+
+        return getattr(optim, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

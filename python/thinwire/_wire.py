@@ -1,0 +1,312 @@
+"""Messages between the processes of a ``torch.distributed`` group, in order, with a deadline.
+
+Whatever backend the program's group has, messages go over a twin of it on gloo, which takes bytes from the host's memory. So they
+never mix with messages of the program's own, and a group on NCCL keeps its devices to itself.
+
+Gloo takes a message that is shorter than the receiver's buffer; the frame says how long it is (see ``src/wire.rs``). Receives are
+posted for every worker at all times, so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
+something has arrived, and its waits end neither for Ctrl-C nor, without harm, at a time limit: so a thread waits there, and the
+program waits for the thread. While it waits it looks around: at the deadline, and at the group's store, where whoever finds a worker
+gone or silent writes it down for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+HOST = "THINWIRE_HOST"  # names this worker's host where the machine's name would not do
+
+GLANCE = 0.05  # seconds between two looks around
+STORE_GLANCE = 0.25  # seconds between two looks at the store
+PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
+FAREWELL = 10.0  # seconds at the end for messages to leave
+LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
+FOREVER = timedelta(days=365)
+
+
+class Wire:
+    """One worker's end of the twin of `group`. All workers of the group must make theirs together."""
+
+    def __init__(self, group: Any, deadline: float) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        self.deadline = deadline
+        # A group of some of the processes is made by those alone.
+        twin = dist.new_group(
+            ranks,
+            backend="gloo",
+            timeout=timedelta(seconds=deadline),
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        )
+        self._group = cast(Any, twin)
+        self.rank = dist.get_rank(self._group)
+        self.size = len(ranks)
+        self.hosts = self._numbered_hosts()
+        self._board = _Board(self._group, self.rank)
+        self._waiter = _Waiter()
+        self._flights: list[deque[tuple[Any, _Buffer]]] = [deque() for _ in ranks]
+        self._lent: list[_Buffer | None] = [None] * self.size
+        self._arrivals: list[_Arrival | None] = [None] * self.size
+        self._most = 0
+        self._frame = 0
+        self._farewell = min(deadline, FAREWELL)
+        _open.add(self)
+
+    def _numbered_hosts(self) -> list[int]:
+        names: list[Any] = [None] * self.size
+        dist.all_gather_object(names, os.environ.get(HOST) or socket.gethostname(), group=self._group)
+        return [names.index(name) for name in names]
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Rank 0's values for all."""
+        dist.broadcast(tensor, group=self._group, group_src=0)
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """The mean over all workers, the same bits everywhere; outside the engine, and uncounted by its meter."""
+        dist.all_reduce(tensor, group=self._group)
+        tensor /= self.size
+
+    # ---- called by the engine ----------------------------------------------------------------------
+
+    def reserve(self, frame: int, under_way: int) -> None:
+        """Sets the length of the buffers, and how many messages may be under way to a worker at once."""
+        self._frame, self._most = frame, 2 * under_way + 4
+        for worker in range(self.size):
+            if worker != self.rank:
+                self._arrivals[worker] = _Arrival(self._group, worker, frame)
+
+    def room(self, to: int, during: str) -> int:
+        """The address of a buffer for the next frame to worker `to`."""
+        if during == "abort":
+            self._farewell = min(self.deadline, LAST_WORDS)
+        flights = self._flights[to]
+        if len(flights) < self._most:
+            buffer = _Buffer(self._frame)
+        else:
+            # The protocol has it that so old a message was received: this does not wait.
+            work, buffer = flights.popleft()
+            try:
+                work.wait(timedelta(seconds=self.deadline))
+            except RuntimeError as error:
+                raise self._board.gone(to) from error
+        self._lent[to] = buffer
+        return buffer.address
+
+    def send(self, to: int, length: int) -> None:
+        """Sends the first `length` bytes of that buffer; does not wait for the receiver."""
+        buffer = self._lent[to]
+        assert buffer is not None
+        try:
+            work = dist.isend(buffer.bytes[:length], group=self._group, group_dst=to)
+        except RuntimeError as error:
+            raise self._board.gone(to) from error
+        self._flights[to].append((work, buffer))
+
+    def receive(self, source: int, during: str) -> int:
+        """Waits for the next frame of worker `source`; returns its address, good until the next."""
+        arrival = self._arrivals[source]
+        assert arrival is not None
+        self._await(arrival.work, source)
+        return arrival.take()
+
+    def close(self) -> None:
+        """Lets messages leave that are still under way, and ends the thread."""
+        if self not in _open:
+            return
+        _open.discard(self)
+        self._waiter.end()
+        give_up = time.monotonic() + self._farewell
+        farewell = _Waiter()  # the other may still wait for a message that nobody sends
+        for flights in self._flights:
+            for work, _ in flights:
+                if not farewell.wait(work, give_up):
+                    return
+        farewell.end()
+
+    # ---- waiting -----------------------------------------------------------------------------------
+
+    def _await(self, work: Any, source: int) -> None:
+        self._waiter.start(work)
+        since = time.monotonic()
+        glance = 0.0
+        while (end := self._waiter.poll(GLANCE)) is None:
+            now = time.monotonic()
+            if now - since >= self.deadline:
+                raise self._board.silent(source)
+            if now - since >= min(PATIENCE, self.deadline / 4) and now >= glance:
+                glance = now + STORE_GLANCE
+                self._board.waits_for(source)
+        self._board.waits_no_more()
+        if isinstance(end, BaseException):
+            raise self._board.gone(source) from end
+
+
+class _Buffer:
+    def __init__(self, length: int) -> None:
+        self.bytes = torch.empty(length, dtype=torch.uint8, device="cpu")
+        self.address = self.bytes.data_ptr()
+
+
+class _Arrival:
+    """What comes from one worker: two frames are posted while a third is read.
+
+    Two, because a worker that stops says why in a message of its own behind the one that is under way.
+    """
+
+    def __init__(self, group: Any, source: int, frame: int) -> None:
+        self._group, self._source = group, source
+        self._posted: deque[tuple[Any, _Buffer]] = deque()
+        self._read = _Buffer(frame)
+        for _ in range(2):
+            self._post(_Buffer(frame))
+
+    def _post(self, buffer: _Buffer) -> None:
+        work: Any
+        try:
+            work = dist.irecv(buffer.bytes, group=self._group, group_src=self._source)
+        except RuntimeError:
+            work = _Broken()  # what has arrived is still good
+        self._posted.append((work, buffer))
+
+    @property
+    def work(self) -> Any:
+        """The receive of the next frame."""
+        return self._posted[0][0]
+
+    def take(self) -> int:
+        """The address of the frame that has arrived; another is posted."""
+        _, arrived = self._posted.popleft()
+        self._post(self._read)
+        self._read = arrived
+        return arrived.address
+
+
+class _Broken:
+    """A receive that could not be posted: whoever waits for it learns that the sender is gone."""
+
+    def wait(self, timeout: Any) -> None:
+        raise RuntimeError("the connection is broken")
+
+
+class _Waiter:
+    """A thread that waits for one thing at a time, so that the program need not."""
+
+    def __init__(self) -> None:
+        self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True).start()
+
+    @staticmethod
+    def _run(works: Any, ends: Any) -> None:
+        while (work := works.get()) is not None:
+            try:
+                work.wait(FOREVER)
+                ends.put(True)
+            except BaseException as error:
+                ends.put(error)
+
+    def start(self, work: Any) -> None:
+        self._works.put(work)
+
+    def poll(self, seconds: float) -> Any:
+        """True, or why it failed, once it has ended; None if it has not after so many seconds. Ctrl-C is heard here."""
+        try:
+            return self._ends.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def wait(self, work: Any, give_up: float) -> bool:
+        """Whether `work` ended before `give_up`."""
+        self.start(work)
+        return self.poll(max(give_up - time.monotonic(), 0.001)) is not None
+
+    def end(self) -> None:
+        self._works.put(None)
+
+
+class _Board:
+    """The group's store as a notice board: who waits for whom, and who was found to be gone or silent first."""
+
+    def __init__(self, group: Any, rank: int) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        store = store.clone() if hasattr(store, "clone") else store  # a connection of its own
+        self._store = dist.distributed_c10d.PrefixStore(f"thinwire/{group.group_name}", store)
+        self._rank = rank
+        self._noted: int | None = None
+
+    def waits_for(self, worker: int) -> None:
+        """Writes down whom this worker waits for, and raises what another has found out."""
+        try:
+            if self._noted != worker:
+                self._store.set(f"waits/{self._rank}", str(worker))
+                self._noted = worker
+            found = self._store.get("culprit").decode() if self._store.check(["culprit"]) else None
+        except RuntimeError:  # the store is gone with its process: the connection will tell
+            return
+        if found is not None:
+            raise _error(found)
+
+    def waits_no_more(self) -> None:
+        if self._noted is not None:
+            self._noted = None
+            try:
+                self._store.set(f"waits/{self._rank}", "")
+            except RuntimeError:
+                pass
+
+    def gone(self, worker: int) -> ConnectionError | TimeoutError:
+        return self._blame(f"gone {worker}")
+
+    def silent(self, worker: int) -> ConnectionError | TimeoutError:
+        return self._blame(f"silent {self._end_of_chain(worker)}")
+
+    def _blame(self, found: str) -> ConnectionError | TimeoutError:
+        """The error for what was found first, by this worker or another."""
+        try:
+            found = self._store.compare_set("culprit", "", found).decode()
+        except RuntimeError:
+            pass
+        return _error(found)
+
+    def _end_of_chain(self, worker: int) -> int:
+        """Who waits for nobody, at the end of the chain of waits; `worker` itself if that is a ring."""
+        at, seen = worker, {self._rank}
+        try:
+            while at not in seen:
+                seen.add(at)
+                key = f"waits/{at}"
+                note = self._store.get(key).decode() if self._store.check([key]) else ""
+                if not note:
+                    return at
+                at = int(note)
+        except RuntimeError:
+            pass
+        return worker
+
+
+def _error(found: str) -> ConnectionError | TimeoutError:
+    fault, worker = found.split()
+    error = ConnectionError(f"worker {worker} is gone") if fault == "gone" else TimeoutError(f"worker {worker} is silent")
+    setattr(error, "worker", int(worker))  # noqa: B010, the engine asks for it
+    return error
+
+
+_open: weakref.WeakSet[Wire] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The last messages of a run must leave before its process does."""
+    for wire in list(_open):
+        wire.close()

@@ -1,0 +1,55 @@
+"""The worker on NumPy arrays: the engine's, with its state as a dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _thinwire
+
+FORMAT = "thinwire-worker"
+VERSION = 1
+
+
+class Worker(_thinwire.Worker):
+    __doc__ = _thinwire.Worker.__doc__
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that makes this worker's next step what it is, but its parameters: plain data and NumPy arrays.
+
+        Residues are each rank's own: every rank saves its own state and loads its own.
+        """
+        import numpy
+
+        return self._state(lambda count, kind: numpy.empty(count, dtype=kind))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of :meth:`state_dict`. All workers together, and with the parameters of that moment.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another rank, number of workers, or configuration, or not whole.
+        """
+        if state.get("format") != FORMAT or state.get("version") != VERSION:
+            raise ValueError(f"not a state of a thinwire worker, version {VERSION}")
+        place = (state["rank"], state["size"], list(state["hosts"]))
+        if place != (self.rank, self.size, self.hosts):
+            raise ValueError(
+                f"the state is of worker {state['rank']} of {state['size']} on hosts {state['hosts']}, this is worker "
+                f"{self.rank} of {self.size} on hosts {self.hosts}; with other workers go on from a checkpoint (save, resume)"
+            )
+        self._restore_state(state["config"], state["values"])
+
+    def _state(self, empty: Any) -> dict[str, Any]:
+        """The state in arrays that `empty(count, kind)` makes, `kind` being "f4" or "f8"."""
+        values = {name: None if kind == "word" else empty(count, kind) for name, kind, count in self._state_layout()}
+        self._copy_state(values)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "config": self.config,
+            "rank": self.rank,
+            "size": self.size,
+            "hosts": self.hosts,
+            "values": values,
+        }

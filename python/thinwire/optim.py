@@ -1,0 +1,354 @@
+"""The optimizers for PyTorch: ``torch.optim.Optimizer`` on the outside, the engine on the inside.
+
+Each takes the place of ``torch.optim.AdamW`` *and* of DDP: every rank computes the gradient of its own batch on the bare model, and
+``step()`` does the averaging, coded as the optimizer has it. What PyTorch and the engine disagree on is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import _thinwire
+from ._ddp import Wrappers
+from ._flat import Flat
+from ._worker import Worker
+
+log = logging.getLogger("thinwire")
+
+
+class _Compressed(Optimizer):
+    """What the four have in common: all but their names."""
+
+    _name: str
+
+    # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        process_group: Any = None,
+        init: str = "check",
+        deadline: float = 300.0,
+        resume: str | os.PathLike[str] | None = None,
+        **config: Any,
+    ) -> None:
+        if init not in ("check", "broadcast"):
+            raise ValueError(f'init = {init!r}: accepted: "check", "broadcast"')
+        for word in ("groups", "name"):
+            if word in config:
+                raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
+        self._built = False
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        self._amp = False
+        self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
+        self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
+        flat = [param for group in self._trained for param in group]
+        words = self._words(config)
+        _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+        self._wrappers = Wrappers(flat)
+        self._flat = Flat(flat)
+        self._fixed = [_fixed(group) for group in self.param_groups]
+        self._wire = _connect(process_group, deadline)
+        self._worker = self._meet(words, init, deadline, resume)
+        self._built = True
+        log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
+
+    def _words(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The engine's configuration."""
+        first = self.param_groups[0]
+        for group in self.param_groups:
+            for word in ("betas", "eps"):
+                if group[word] != first[word]:
+                    raise ValueError(f"{word} = {group[word]}: must be the same in all param groups, and is {first[word]} in the first")
+        words = {**config, "name": self._name, "betas": list(first["betas"]), "eps": first["eps"]}
+        if len(self.param_groups) == 1:
+            return {**words, "weight_decay": first["weight_decay"]}
+        lengths = [sum(param.numel() for param in trained) for trained in self._trained]
+        decays = [group["weight_decay"] for group in self.param_groups]
+        groups = [{"length": length, "weight_decay": decay} for length, decay in zip(lengths, decays, strict=True)]
+        return {**words, "groups": groups}
+
+    def _meet(self, words: dict[str, Any], init: str, deadline: float, resume: Any) -> Worker:
+        group = _thinwire.solo() if self._wire is None else _thinwire.wire_group(self._wire, deadline)
+        if init == "broadcast" and self._wire is not None and resume is None:
+            self._wire.broadcast(self._flat.values)
+        if resume is not None:
+            worker = Worker(**words, parameters=self._flat.values.numel(), group=group)
+            worker.resume(os.fspath(resume), self._flat.vector)
+        else:
+            try:
+                worker = Worker(**words, parameters=self._flat.vector, group=group)
+            except (ValueError, RuntimeError) as error:
+                if "the parameters to start from" in str(error):
+                    hint = 'seed all ranks alike, load the same checkpoint, or take rank 0\'s by init="broadcast"'
+                    raise ValueError(f"{error}; {hint}") from None
+                raise
+        self._give()
+        return worker
+
+    @torch.no_grad()
+    def _give(self) -> None:
+        self._flat.give_params()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step: averages over all ranks what this optimizer averages, and moves the parameters.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss and the gradients anew, and returns the loss.
+
+        Raises
+        ------
+        FloatingPointError
+            If a gradient is infinite or NaN, with ``non_finite="error"`` and no GradScaler. The error names the worker.
+        TimeoutError, ConnectionError
+            If a worker is silent past the deadline, or gone. The error names it.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check()
+        with torch.no_grad():
+            self._flat.take_params()
+            self._flat.take_grads(self._scale())
+            rates = [float(group["lr"]) for group in self.param_groups]
+            same = all(rate == rates[0] for rate in rates)
+            self._worker.step(self._flat.vector, self._flat.grad_vector, rates[0], None if same else rates)
+            self._flat.give_params()
+        return loss
+
+    def _scale(self) -> float:
+        """What GradScaler has multiplied the loss by, if it has not taken it out again."""
+        if not self._amp and getattr(self, "found_inf", None) is not None:
+            # With a scaler an infinite gradient is ordinary: it is left out, on all ranks alike.
+            self._amp = True
+            self._worker.skip_non_finite()
+        scale = getattr(self, "grad_scale", None)
+        return 1.0 if scale is None else float(scale)
+
+    def _check(self) -> None:
+        """Refuses what the engine was not told when it was built."""
+        self._wrappers.check_step()
+        for group, then in zip(self.param_groups, self._fixed, strict=True):
+            now = _fixed(group)
+            if now != then:
+                word = next(word for word in now if now[word] != then[word])
+                raise ValueError(
+                    f"{word} was {then[word]} when the optimizer was built, and is {now[word]} now; only lr may change "
+                    "(OneCycleLR and CyclicLR: cycle_momentum=False)"
+                )
+        if any(not param.requires_grad for param in self._flat.params) or any(p.requires_grad for p in self._frozen):
+            raise RuntimeError("requires_grad of a parameter changed after the optimizer was built; build the optimizer anew")
+
+    def sync(self) -> None:
+        """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together."""
+        with torch.no_grad():
+            self._flat.take_params()
+            self._worker.sync(self._flat.vector)
+            self._flat.give_params()
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """The parameters that all ranks would have after an exact sync, for evaluation, and then this rank's own again.
+
+        Unlike :meth:`sync` it leaves the training as it was, to the bit. Between two syncs of 0/1 Adam it averages the parameters,
+        32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.
+        """
+        if self._wire is None or self._worker.is_synced:
+            yield
+            return
+        with torch.no_grad():
+            self._flat.take_params()
+            own = self._flat.values.clone()
+            self._wire.mean(self._flat.values)
+            self._flat.give_params()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._flat.values.copy_(own)
+                self._flat.give_params()
+
+    def traffic(self) -> dict[str, Any]:
+        """What this rank has sent and waited for so far: bytes, messages, rounds by kind, seconds by phase."""
+        return self._worker.traffic()
+
+    def plan(self, steps: int, schedule: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Rounds, bytes and memory of a run of `steps` steps, before anything is sent.
+
+        Parameters
+        ----------
+        steps : int
+            The length of the run.
+        schedule : dict, optional
+            A learning rate in the words of ``learning_rate``: a plan as if the optimizer had been built with it.
+        """
+        return self._worker.plan(steps, schedule)
+
+    def save(self, dir: str | os.PathLike[str]) -> None:
+        """Saves a checkpoint of parameters and optimizer to a folder that all ranks can read. All ranks together.
+
+        ``resume=dir`` at construction goes on from it, also with another number of ranks.
+        """
+        with torch.no_grad():
+            self._flat.take_params()
+        self._worker.save(os.fspath(dir), self._flat.vector)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this rank: what PyTorch keeps, and the engine's vectors, residues and parameters, under a key of the rank's own.
+
+        Residues differ between ranks: every rank saves its own state and loads its own. ``torch.distributed.checkpoint`` does that by
+        itself, for the keys differ.
+        """
+        state = super().state_dict()
+        with torch.no_grad():
+            self._flat.take_params()
+        types = {"f4": torch.float32, "f8": torch.float64}
+        mine = self._worker._state(lambda count, kind: torch.empty(count, dtype=types[kind]))
+        mine["params"] = self._flat.values.clone()
+        state["thinwire"] = {self._place(): mine}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a state of :meth:`state_dict`, parameters included. All ranks together.
+
+        Raises
+        ------
+        ValueError
+            If it holds no state of this rank among as many, or one of another configuration.
+        """
+        states = state_dict.get("thinwire")
+        if not isinstance(states, dict):
+            raise ValueError("not a state of a thinwire optimizer")
+        if self._place() not in states:
+            raise ValueError(
+                f"it holds the state of {', '.join(states)}, and this is {self._place()}: every rank loads its own state; "
+                "with another number of ranks go on from a checkpoint (save(dir), then resume=dir)"
+            )
+        mine = states[self._place()]
+        if mine["params"].shape != self._flat.values.shape:
+            raise ValueError(f"it is of {mine['params'].numel()} parameters, the model has {self._flat.values.numel()}")
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self._worker.load_state_dict(mine)
+        with torch.no_grad():
+            self._flat.values.copy_(mine["params"])
+            self._flat.give_params()
+
+    def _place(self) -> str:
+        return f"rank-{self._worker.rank}-of-{self._worker.size}"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only while the optimizer is built: afterwards the ranks have agreed on the vector, and it is an error."""
+        if getattr(self, "_built", False):
+            raise RuntimeError(
+                "parameters cannot be added after the optimizer was built; build a new one with all parameters "
+                "(frozen ones stay out until then)"
+            )
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is one end of a group and cannot be copied or pickled; use state_dict() or save()")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__getstate__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.__getstate__()
+
+
+def _fixed(group: dict[str, Any]) -> dict[str, Any]:
+    """What a param group keeps for good. A state that was written down may give a tuple back as a list."""
+    return {"betas": tuple(group["betas"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
+
+
+def _connect(process_group: Any, deadline: float) -> Any:
+    """The wire to the other ranks; None for one worker alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        if process_group is not None:
+            raise ValueError("process_group: torch.distributed is not initialised")
+        return None
+    if dist.get_rank(process_group) < 0:
+        raise ValueError("process_group: this process is not in it")
+    if dist.get_world_size(process_group) == 1:
+        return None
+    if not dist.is_gloo_available():
+        raise RuntimeError("this PyTorch has no gloo backend, over which the optimizer's messages go")
+    from ._wire import Wire
+
+    return Wire(process_group, deadline)
+
+
+_ARGUMENTS = """
+    Parameters
+    ----------
+    params : iterable
+        Parameters, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the host's memory becomes
+        views of one flat tensor; bfloat16, float16 and other devices go through a float32 master there.
+    lr : float
+        The learning rate; any scheduler may change it, group by group, alike on all ranks.
+    betas, eps, weight_decay
+        As in ``torch.optim.AdamW``. They stay as they are.
+    process_group : ProcessGroup, optional
+        The ranks that train together; the default group without it. If ``torch.distributed`` is not initialised, one worker.
+    init : {{"check", "broadcast"}}
+        What to do about initial parameters that differ between ranks: raise ValueError, or take rank 0's.
+    deadline : float
+        Seconds that a rank waits for another before it raises TimeoutError with the silent one's name.
+    resume : path, optional
+        A folder of :meth:`save` to go on from, also with another number of ranks.
+    **config
+        The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``, ``learning_rate``{words}.
+
+    Notes
+    -----
+    A parameter whose gradient is None counts as one whose gradient is 0: it goes on decaying, which in PyTorch's own it does not.
+    ``clip_grad_norm_`` sees this rank's gradient alone; ``clip`` is the engine's own, and sees the mean in exact rounds.
+"""
+
+
+def _described(summary: str, words: str = "") -> str:
+    return summary + "\n" + _ARGUMENTS.format(words=words)
+
+
+class AdamW(_Compressed):
+    __doc__ = _described("AdamW on the exact mean of the gradients: the baseline, equal to ``torch.optim.AdamW`` under DDP to rounding.")
+    _name = "adam"
+
+
+class OneBitAdam(_Compressed):
+    __doc__ = _described("1-bit Adam (arXiv 2102.02888): exact rounds during the warm-up, then one bit a parameter a step.", ", ``warmup``")
+    _name = "one-bit-adam"
+
+
+class ZeroOneAdam(_Compressed):
+    __doc__ = _described(
+        "0/1 Adam (arXiv 2202.06009): stale variance, local steps, and one bit a parameter when the ranks do talk.\n\n"
+        "    Tell it the schedule of your learning rate (``learning_rate``): by that it knows which rounds to leave out. Without it,\n"
+        "    it talks at every step.",
+        ", ``kappa``, ``freeze``, ``sync``, ``sync_every``, ``sync_longest``",
+    )
+    _name = "zero-one-adam"
+
+
+class EfficientAdam(_Compressed):
+    __doc__ = _described(
+        "Efficient-Adam (arXiv 2205.14473): every rank's own Adam update, averaged in a few bits both ways.", ", ``theta``"
+    )
+    _name = "efficient-adam"

@@ -133,8 +133,7 @@ impl Worker {
                     return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
                 }
             }
-            worker.exchange.agree_on(&lr.to_le_bytes());
-            worker.take_step(params, grad, lr)
+            worker.take_step(params, grad, lr, &[])
         })
     }
 
@@ -150,9 +149,7 @@ impl Worker {
         }
         self.guarded(|worker| {
             worker.rates.iter_mut().zip(rates).for_each(|(rate, given)| *rate = f64::from(*given));
-            worker.exchange.agree_on(&lr.to_le_bytes());
-            worker.exchange.agree_on(bytemuck::cast_slice(rates));
-            worker.take_step(params, grad, lr)
+            worker.take_step(params, grad, lr, rates)
         })
     }
 
@@ -165,13 +162,18 @@ impl Worker {
         }
     }
 
-    fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
+    /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
+    fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32, given: &[f32]) -> Result<()> {
         let contributes = self.is_finite(grad);
         if !contributes {
             if !self.config.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
             }
             self.exchange.group.traffic.left_out += 1;
+        }
+        self.exchange.agree_on(&lr.to_le_bytes());
+        if !given.is_empty() {
+            self.exchange.agree_on(bytemuck::cast_slice(given));
         }
         if self.optimizer.is_synced() {
             let window = window(params.len(), self.step);

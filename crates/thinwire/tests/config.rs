@@ -189,7 +189,7 @@ fn defaults_are_written_out() {
         (
             "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70}",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = 210; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = 280; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),

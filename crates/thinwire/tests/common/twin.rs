@@ -106,9 +106,9 @@ pub fn sync_steps(config: &Config, rates: &[f32]) -> BTreeSet<u64> {
     (0..rates.len() as u64).filter(|&t| t < start || (t + 1) % gap(t) == 0).collect()
 }
 
-/// How often `peak`, as an f32, has to be halved to be nearest to `rate`, by ratio.
+/// How often `peak`, as an f32, has been halved at `rate`, which counts a little before: at 5/9 for the first time.
 fn halvings(peak: f64, rate: f32) -> u64 {
-    (peak as f32 / rate).log2().round().clamp(0.0, 60.0) as u64
+    (f64::from(peak as f32) / f64::from(rate) * 10.0 / 9.0).log2().floor().clamp(0.0, 60.0) as u64
 }
 
 /// What the oracle holds, where [`Run::histories`] has the engine's: `[worker][moment]`.

@@ -11,7 +11,11 @@ from html import escape
 from pathlib import Path
 
 COLOURS = ["#5b6b7b", "#c2703d", "#2f7f79", "#7a5ea8", "#b0413e"]
-ROW, GAP, LEFT, WIDTH, TOP = 20, 14, 190, 420, 64
+ROW, GAP, LEFT, WIDTH, TOP = 20, 14, 290, 420, 64
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def bars(path: Path, title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]) -> None:
@@ -40,7 +44,7 @@ def bars(path: Path, title: str, unit: str, groups: Sequence[str], series: Mappi
             long = length(row[index])
             out.append(f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end" fill="#333">{escape(name)}</text>')
             out.append(f'<rect x="{LEFT}" y="{y + 2}" width="{long:.1f}" height="{ROW - 5}" fill="{colour}"/>')
-            out.append(f'<text x="{LEFT + long + 6:.1f}" y="{y + 14}">{row[index]:.3g}</text>')
+            out.append(f'<text x="{LEFT + long + 6:.1f}" y="{y + 14}">{short(row[index])}</text>')
             y += ROW
         y += GAP
     out.append("</svg>\n")

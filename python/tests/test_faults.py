@@ -69,7 +69,7 @@ def waits(rank, folder):
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
         return "interrupted"
-    except RuntimeError as error:
+    except (RuntimeError, ConnectionError) as error:
         return str(error)
 
 
@@ -86,7 +86,8 @@ def test_ctrl_c_is_heard_during_a_step(tmp_path):
     os.kill(started[0][0].pid, signal.SIGINT)
     first, second = ranks.collect(started)
     assert first == "interrupted"
-    assert "worker 0 stopped the run: interrupted by the user" in second
+    # Why, if it listens before rank 0 is gone; else that it is gone.
+    assert "worker 0 stopped the run: interrupted by the user" in second or "worker 0 left" in second
 
 
 def not_finite(rank):

@@ -99,15 +99,15 @@ fn compare_runs_under_mpi() {
     assert!(place.path("both/report.html").exists());
 }
 
-/// Ctrl-C on mpirun, in the middle of the first: a checkpoint, how to go on, and going on.
+/// Told to stop in the middle of the first: a checkpoint, how to go on, and going on.
 #[test]
 fn a_comparison_under_mpi_is_interrupted_and_goes_on() {
     let place = Place::new();
-    let line = format!("compare {NETWORK} --steps 3000 --optimizers zero-one-adam,adam --json --out");
+    let line = format!("compare {NETWORK} --steps 6000 --optimizers zero-one-adam,adam --json --out");
     let whole = place.thinwire(&format!("{line} whole --workers 2")).json();
     let mut child = under_mpi(&place, 2, &format!("{line} parts")).spawn().expect("mpirun");
     in_the_middle(&place, &mut child, "parts/zero-one-adam/metrics.jsonl");
-    signal("-INT", &[child.id()]);
+    signal("-TERM", &workers_of(&place)); // what mpirun sends them on Ctrl-C, after a pause of its own
     let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
     assert!(ran.stderr.contains("mpirun -np 2 thinwire compare --resume parts"), "{}", ran.stderr);
     let resumed = self::ran(&place, 2, "compare --resume parts --json --quiet").json();

@@ -21,7 +21,7 @@ use thinwire::message::Operation;
 use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
 use thinwire::tiles::{Threads, Vectors};
-use thinwire::{Collective, Floats};
+use thinwire::{Collective, Config, Floats, Name};
 
 /// What all errors of the transport say was going on.
 const PROBING: &str = "probing";
@@ -33,10 +33,6 @@ const PINGS: usize = 100;
 const LONG_ENOUGH: f64 = 0.2;
 const PIECE: usize = 1 << 20;
 const MOST_PIECES: usize = 256;
-
-/// The engine's defaults.
-const BLOCK: usize = 512;
-const BUCKET: usize = 4 << 20;
 
 /// With more workers than this, only worker 0 with each other, and neighbours, are measured.
 const ALL_PAIRS: usize = 8;
@@ -254,9 +250,10 @@ fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) ->
 
 /// A mean as the engine takes it in training: exact if the codec is a cast, coarse with its residues if not.
 fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Result<Mean> {
-    let workers = group.size();
-    let shape = Shape { values: arguments.values, block: BLOCK, workers, topology: Topology::Sharded };
-    let coding = || Some(Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(BUCKET)));
+    let usual = Config::new(Name::Adam).resolved()?;
+    let (block, bucket) = (usual.block.expect("resolved"), usual.bucket.expect("resolved"));
+    let shape = Shape { values: arguments.values, block, workers: group.size(), topology: Topology::Sharded };
+    let coding = || Some(Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(bucket)));
     let exact = matches!(codec, CodecName::F32 | CodecName::Bf16 | CodecName::F16);
     let (round, codings) = match exact {
         true => (Round::Exact, Codings { exact: coding(), coarse: None }),

@@ -8,11 +8,11 @@ use crate::failure::{Failure, Outcome};
 use crate::screen::say;
 use crate::settings::Transport;
 use anyhow::{Result, anyhow};
-#[cfg(feature = "mpi")]
-use mpi::World;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+#[cfg(feature = "mpi")]
+use thinwire::mpi::World;
 use thinwire::{Collective, threads};
 #[cfg(not(feature = "mpi"))]
 use without_mpi::World;
@@ -49,9 +49,14 @@ impl Team {
             (Transport::Mpi, None) => Err(Failure::Usage(anyhow!(
                 "--transport mpi: this process was not started by mpirun or srun; try mpirun -np 4 thinwire train …"
             ))),
-            (Transport::Mpi | Transport::Auto, Some(launcher)) => {
-                let world = World::start(launcher)?;
-                Processes::of(world).map(Team::Processes).map_err(Failure::Run)
+            (Transport::Mpi | Transport::Auto, Some(launcher)) if cfg!(not(feature = "mpi")) => {
+                Err(Failure::Usage(anyhow!(
+                    "{launcher} started this process, but it was built without MPI: build it with --features mpi, or \
+                     start it by itself, and its workers are threads"
+                )))
+            }
+            (Transport::Mpi | Transport::Auto, Some(_)) => {
+                Processes::start().map(Team::Processes).map_err(Failure::Run)
             }
             _ => alone_in_slurm().map(|()| Team::Threads).map_err(Failure::Usage),
         }
@@ -211,59 +216,28 @@ pub fn gather(group: &mut dyn Collective, told: &[u8], during: &'static str) -> 
 }
 
 impl Processes {
-    fn of(world: World) -> Result<Processes> {
+    fn start() -> Result<Processes> {
+        let world = World::start()?;
         let control = world.group(SETTING_UP)?;
         let (rank, hosts) = (control.rank(), control.hosts());
         Ok(Processes { control: Mutex::new(Box::new(control)), rank, hosts, world })
     }
 }
 
-/// MPI.
-#[cfg(feature = "mpi")]
-mod mpi {
-    use crate::failure::{Failure, Outcome};
-
-    pub struct World(thinwire::mpi::World);
-
-    impl World {
-        pub fn start(_: &str) -> Outcome<World> {
-            thinwire::mpi::World::start().map(World).map_err(Failure::run)
-        }
-    }
-
-    impl std::ops::Deref for World {
-        type Target = thinwire::mpi::World;
-
-        fn deref(&self) -> &thinwire::mpi::World {
-            &self.0
-        }
-    }
-
-    impl World {
-        pub fn end(self) {
-            self.0.end();
-        }
-    }
-}
-
-/// What stands for MPI where there is none: nothing but the reason.
+/// What stands for MPI where there is none.
 #[cfg(not(feature = "mpi"))]
 mod without_mpi {
-    use crate::failure::{Failure, Outcome};
     use std::time::Duration;
-    use thinwire::Solo;
+    use thinwire::{Error, Result, Solo};
 
     pub enum World {}
 
     impl World {
-        pub fn start(launcher: &str) -> Outcome<World> {
-            Err(Failure::Usage(anyhow::anyhow!(
-                "{launcher} started this process, but it was built without MPI: build it with --features mpi, or start it \
-                 by itself, and its workers are threads"
-            )))
+        pub fn start() -> Result<World> {
+            Err(Error::Transport { problem: "this build has no MPI".to_owned() })
         }
 
-        pub fn group(&self, _: Duration) -> thinwire::Result<Solo> {
+        pub fn group(&self, _: Duration) -> Result<Solo> {
             match *self {}
         }
 

@@ -1,7 +1,7 @@
 //! **Thinwire**: Adam over thin wires.
 //!
 //! Data-parallel training sends the gradient, 32 bits a parameter, at every step. The optimizers here send about a bit when
-//! they send, and 0/1 Adam leaves out half of the rounds and more: **0/1 Adam** (arXiv 2202.06009),
+//! they send, and 0/1 Adam can leave out half of the rounds and more: **0/1 Adam** (arXiv 2202.06009),
 //! **1-bit Adam** (arXiv 2102.02888) and **Efficient-Adam** (arXiv 2205.14473), with Adam itself as the baseline.
 //!
 //! They are all Adam plus one primitive: *average a vector over all workers, coded on the way up and on the way down, with a

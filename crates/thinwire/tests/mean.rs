@@ -11,19 +11,21 @@
 
 #[path = "common/oracle.rs"]
 mod oracle;
+#[path = "common/means.rs"]
+mod means;
 
+use means::{After, Tampered, bits, input, mean, mean_of_those_who, widen};
 use oracle::{CoarseMean, Quantizer};
 use std::time::{Duration, Instant};
 use thinwire::codec::{CodecName, MAX_BLOCK};
-use thinwire::collective::threads::{self, Thread};
+use thinwire::collective::threads;
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::{HEADER_LEN, Operation};
-use thinwire::optimizer::{Now, Slot};
 use thinwire::schedule::Round;
-use thinwire::tiles::{Threads, Vectors};
+use thinwire::tiles::Threads;
 use thinwire::{Collective, Error, Result};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ONE_BUCKET: usize = usize::MAX;
@@ -63,13 +65,9 @@ impl Setting {
 
     /// What each worker has after each of these rounds.
     fn run(&self, rounds: &[Round]) -> Vec<Vec<After>> {
-        together(self.shape.workers, |end| {
-            let (worker, mut exchange) = (end.rank(), self.exchange(end));
-            let mut after = |(t, round): (usize, &Round)| {
-                let x = input(self.shape.values, worker, t);
-                After { out: mean(&mut exchange, *round, t as u64, &x).expect("a mean"), ..After::of(&mut exchange) }
-            };
-            rounds.iter().enumerate().map(&mut after).collect()
+        threads::run_within(self.shape.workers, PATIENCE, |end| {
+            let worker = end.rank();
+            After::each(self.exchange(end), worker, self.shape.values, rounds)
         })
     }
 }
@@ -83,76 +81,6 @@ fn settings() -> impl Iterator<Item = Setting> {
 
 fn fewer_settings() -> impl Iterator<Item = Setting> {
     settings().filter(|Setting { shape, .. }| [1, 2, 3, 5].contains(&shape.workers) && shape.values <= 1000)
-}
-
-/// Numbers from −1 to 1, of this worker in this round.
-fn input(values: usize, worker: usize, t: usize) -> Vec<f32> {
-    let seed = xxh3_64(&[worker as u8, t as u8]);
-    let hash = |k: usize| xxh3_64_with_seed(&k.to_le_bytes(), seed);
-    (0..values).map(|k| hash(k) as i64 as f32 / 2f32.powi(63)).collect()
-}
-
-/// What a worker has after a round.
-#[derive(Clone, Debug, Default)]
-struct After {
-    out: Vec<f32>,
-    e: Vec<f32>,
-    owner_e: Vec<f32>,
-}
-
-impl After {
-    /// The residues.
-    fn of(exchange: &mut Exchange) -> After {
-        let mut after = After::default();
-        for entry in exchange.state() {
-            match (entry.name, entry.slot) {
-                ("up_residue", Slot::Floats(e)) => after.e = e.to_vec(),
-                ("down_residue", Slot::Floats(owner_e)) => after.owner_e = owner_e.to_vec(),
-                _ => {}
-            }
-        }
-        after
-    }
-}
-
-/// Runs `work` on one thread a worker; a panic there is a panic here.
-fn together<T: Send>(workers: usize, work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let ends = threads::group(workers, PATIENCE);
-        let running = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
-        running.into_iter().map(|worker| worker.join().expect("no panic")).collect()
-    })
-}
-
-fn mean(exchange: &mut Exchange, round: Round, step: u64, x: &[f32]) -> Result<Vec<f32>> {
-    let mut out = vec![0.0; x.len()];
-    mean_of_those_who(true, exchange, round, step, x, &mut out).map(|_| out)
-}
-
-/// Averages into `out`, with this worker or without it; returns how many took part.
-fn mean_of_those_who(
-    contributes: bool,
-    exchange: &mut Exchange,
-    round: Round,
-    step: u64,
-    x: &[f32],
-    out: &mut [f32],
-) -> Result<u32> {
-    exchange.mean(
-        round,
-        &Now { step, lr: 0.0, rates: &[], contributes },
-        Vectors { read: [x], write: [out] },
-        |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
-        |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),
-    )
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
-fn widen(x: &[f32]) -> Vec<f64> {
-    x.iter().copied().map(f64::from).collect()
 }
 
 fn close(a: f64, b: f64, tolerance: f64) -> bool {
@@ -312,7 +240,7 @@ fn threads_change_no_bit() {
 /// A round of three workers in which only some take part: how many each counts, and what it has.
 fn partial(round: Round, takes_part: fn(usize) -> bool) -> Vec<(u32, Vec<f32>)> {
     let setting = Setting { up: CodecName::F32, down: CodecName::F32, ..Setting::new(3, 10, 4) };
-    together(3, |end| {
+    threads::run_within(3, PATIENCE, |end| {
         let (worker, mut exchange, mut out) = (end.rank(), setting.exchange(end), vec![7.0; 10]);
         let x = [worker as f32; 10];
         let taken = mean_of_those_who(takes_part(worker), &mut exchange, round, 0, &x, &mut out);
@@ -333,7 +261,7 @@ fn the_mean_is_of_those_who_take_part() {
 #[test]
 fn whoever_is_left_out_keeps_its_residue() {
     let setting = Setting::new(3, 10, 4);
-    let kept = together(3, |end| {
+    let kept = threads::run_within(3, PATIENCE, |end| {
         let (worker, mut exchange, mut out) = (end.rank(), setting.exchange(end), vec![0.0; 10]);
         let x = input(10, worker, 0);
         mean(&mut exchange, Round::Coarse, 0, &x).expect("a mean");
@@ -396,7 +324,7 @@ const HERESY_OF_OWNERS: Heresy = ("the codec", |belief| belief.setting.down = Co
 
 /// What the workers of a group get when `odd` believes otherwise.
 fn with_heretic(common: Belief, odd: usize, heresy: fn(&mut Belief)) -> Vec<Result<Vec<f32>>> {
-    together(common.setting.shape.workers, |end| {
+    threads::run_within(common.setting.shape.workers, PATIENCE, |end| {
         let mut belief = common;
         if end.rank() == odd {
             heresy(&mut belief);
@@ -438,39 +366,6 @@ fn whoever_disagrees_is_named_by_the_server() {
 
 // Messages that are none.
 
-/// A transport that changes what worker 1 sends to worker 0 in one part of a round.
-struct Tampered<F> {
-    end: Thread,
-    part: Operation,
-    change: F,
-}
-
-impl<F: Fn(&mut Vec<u8>) + Send> Collective for Tampered<F> {
-    fn rank(&self) -> usize {
-        self.end.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.end.size()
-    }
-
-    fn reserve(&mut self, longest: usize, under_way: usize) {
-        self.end.reserve(longest, under_way);
-    }
-
-    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
-        let mut message = message.to_vec();
-        if (self.rank(), to, during) == (1, 0, self.part.name()) {
-            (self.change)(&mut message);
-        }
-        self.end.send(to, &message, during)
-    }
-
-    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
-        self.end.receive(from, message, during)
-    }
-}
-
 /// What worker 0 makes of it; nobody panics, and nobody waits in vain.
 fn tampered(
     belief: Belief,
@@ -478,7 +373,7 @@ fn tampered(
     change: impl Fn(&mut Vec<u8>) + Copy + Send + Sync + 'static,
 ) -> Result<Vec<f32>> {
     let start = Instant::now();
-    let mut got = together(3, |end| belief.act(Tampered { end, part, change }));
+    let mut got = threads::run_within(3, PATIENCE, |end| belief.act(Tampered { end, place: (1, 0, part), change }));
     assert!(start.elapsed() < PATIENCE, "someone waited in vain");
     got.swap_remove(0)
 }
@@ -546,8 +441,9 @@ fn a_payload_that_cannot_be_is_refused() {
 fn a_mean_that_was_changed_on_its_way_is_noticed_in_the_next_round() {
     let (belief, part) = parts()[1];
     let change = |message: &mut Vec<u8>| *message.last_mut().expect("signs") ^= 1;
-    let got = together(3, |end| {
-        let (x, mut exchange) = (input(100, end.rank(), 0), belief.setting.exchange(Tampered { end, part, change }));
+    let got = threads::run_within(3, PATIENCE, |end| {
+        let (x, mut exchange) =
+            (input(100, end.rank(), 0), belief.setting.exchange(Tampered { end, place: (1, 0, part), change }));
         mean(&mut exchange, Round::Coarse, 0, &x).expect("nothing to see yet");
         mean(&mut exchange, Round::Coarse, 1, &x)
     });

@@ -10,7 +10,10 @@
 
 #[path = "common/oracle.rs"]
 mod oracle;
+#[path = "common/means.rs"]
+mod means;
 
+use means::{After, Tampered, bits, input, mean, mean_of_those_who, widen};
 use oracle::{Quantizer, blocks, zip};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,11 +25,9 @@ use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::hosts::Hosts;
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::{HEADER_LEN, Operation};
-use thinwire::optimizer::{Now, Slot};
 use thinwire::schedule::Round;
-use thinwire::tiles::{Threads, Vectors};
+use thinwire::tiles::Threads;
 use thinwire::{Collective, Error, Result};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Longer than any round here takes, on a busy machine too: a ring of waits ends in an error.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -97,12 +98,8 @@ impl Setting {
     /// What every worker has after each of these rounds: `[round][worker]`.
     fn run(&self, rounds: &[Round]) -> Vec<Vec<After>> {
         let by_worker = together(self.hosts, |end| {
-            let (worker, mut exchange) = (end.rank(), self.exchange(end));
-            let mut after = |(t, round): (usize, &Round)| {
-                let x = input(self.values, worker, t);
-                After { out: mean(&mut exchange, *round, t as u64, &x).expect("a mean"), ..After::of(&mut exchange) }
-            };
-            rounds.iter().enumerate().map(&mut after).collect::<Vec<_>>()
+            let worker = end.rank();
+            After::each(self.exchange(end), worker, self.values, rounds)
         });
         let of_round = |t: usize| by_worker.iter().map(|worker| worker[t].clone()).collect::<Vec<_>>();
         let run = (0..rounds.len()).map(of_round).collect::<Vec<_>>();
@@ -114,78 +111,13 @@ impl Setting {
     }
 }
 
-/// What a worker has after a round.
-#[derive(Clone, Debug, Default)]
-struct After {
-    out: Vec<f32>,
-    e: Vec<f32>,
-    owner_e: Vec<f32>,
-    digest: u64,
-}
-
-impl After {
-    fn of(exchange: &mut Exchange) -> After {
-        let mut after = After::default();
-        for entry in exchange.state() {
-            match (entry.name, entry.slot) {
-                ("up_residue", Slot::Floats(e)) => after.e = e.to_vec(),
-                ("down_residue", Slot::Floats(owner_e)) => after.owner_e = owner_e.to_vec(),
-                ("digest", Slot::Word(digest)) => after.digest = *digest,
-                _ => {}
-            }
-        }
-        after
-    }
-}
-
 fn settings() -> impl Iterator<Item = Setting> {
     let of = |hosts| LENGTHS.into_iter().flat_map(move |values| [1, 4].map(|block| Setting::new(hosts, values, block)));
     PLACES.into_iter().flat_map(of)
 }
 
 fn together<T: Send>(hosts: &[usize], work: impl Fn(Thread) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let ends = threads::group_on(hosts, PATIENCE);
-        let running = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect::<Vec<_>>();
-        running.into_iter().map(|worker| worker.join().expect("no panic")).collect()
-    })
-}
-
-/// Numbers from −1 to 1, of this worker in this round.
-fn input(values: usize, worker: usize, t: usize) -> Vec<f32> {
-    let seed = xxh3_64(&[worker as u8, t as u8]);
-    let hash = |k: usize| xxh3_64_with_seed(&k.to_le_bytes(), seed);
-    (0..values).map(|k| hash(k) as i64 as f32 / 2f32.powi(63)).collect()
-}
-
-fn mean(exchange: &mut Exchange, round: Round, step: u64, x: &[f32]) -> Result<Vec<f32>> {
-    let mut out = vec![0.0; x.len()];
-    mean_of_those_who(true, exchange, round, step, x, &mut out).map(|_| out)
-}
-
-fn mean_of_those_who(
-    contributes: bool,
-    exchange: &mut Exchange,
-    round: Round,
-    step: u64,
-    x: &[f32],
-    out: &mut [f32],
-) -> Result<u32> {
-    exchange.mean(
-        round,
-        &Now { step, lr: 0.0, rates: &[], contributes },
-        Vectors { read: [x], write: [out] },
-        |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
-        |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),
-    )
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
-fn widen(x: &[f32]) -> Vec<f64> {
-    x.iter().copied().map(f64::from).collect()
+    threads::run_group(threads::group_on(hosts, PATIENCE), work)
 }
 
 fn add(sum: Vec<f64>, x: &[f32]) -> Vec<f64> {
@@ -433,44 +365,6 @@ fn a_host_that_is_left_out_keeps_its_residue() {
 }
 
 // Messages that are none.
-
-/// A transport that changes what worker `from` sends to worker `to` in one part of a round.
-struct Tampered<F> {
-    end: Thread,
-    place: (usize, usize, Operation),
-    change: F,
-}
-
-impl<F: Fn(&mut Vec<u8>) + Send> Collective for Tampered<F> {
-    fn rank(&self) -> usize {
-        self.end.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.end.size()
-    }
-
-    fn hosts(&self) -> Vec<usize> {
-        self.end.hosts()
-    }
-
-    fn reserve(&mut self, longest: usize, under_way: usize) {
-        self.end.reserve(longest, under_way);
-    }
-
-    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
-        let (from, whom, operation) = self.place;
-        let mut message = message.to_vec();
-        if (self.rank(), to, during) == (from, whom, operation.name()) {
-            (self.change)(&mut message);
-        }
-        self.end.send(to, &message, during)
-    }
-
-    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
-        self.end.receive(from, message, during)
-    }
-}
 
 /// On hosts {0, 1} and {2, 3} every way that a message goes: inside, up, down to another host, down inside one.
 const WAYS: [(usize, usize, Operation, Operation); 4] = [

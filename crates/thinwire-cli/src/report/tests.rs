@@ -167,29 +167,3 @@ fn strange_runs_make_a_page_too() {
     page("all-strange", &strange);
     page("none", &[]);
 }
-
-/// To look at: `REPORT_TO=FOLDER cargo test -p thinwire-cli for_the_eye -- --ignored`.
-#[test]
-#[ignore = "writes a report of made-up runs, for people to look at"]
-fn for_the_eye() {
-    let to = PathBuf::from(std::env::var("REPORT_TO").expect("REPORT_TO says where to"));
-    let runs: Vec<Run> = OPTIMIZERS.iter().map(|name| run(name, 1500)).collect();
-    write(&runs, &to.join("four/report.html"), 1e9).unwrap();
-
-    let mut second = run("zero-one-adam", 1500);
-    second.evals.iter_mut().for_each(|eval| (eval.val_loss, eval.accuracy) = (eval.val_loss + 0.05, Some(0.61)));
-    second.summary.as_mut().unwrap().accuracy = Some(0.613);
-    second.name = "seed-2/zero-one-adam".to_string();
-    let mut first = run("zero-one-adam", 1500);
-    first.name = "seed-1/zero-one-adam".to_string();
-    let mut going_on = run("one-bit-adam", 1500);
-    (going_on.summary, going_on.config) = (None, None);
-    going_on.steps.truncate(700);
-    going_on.evals.retain(|eval| eval.step <= 700);
-    let mut bad = run("efficient-adam", 1500);
-    bad.steps[900..].iter_mut().for_each(|step| step.loss = (step.step as f64 - 900.0).exp());
-    bad.evals.iter_mut().filter(|eval| eval.step > 900).for_each(|eval| eval.val_loss = f64::NAN);
-    bad.summary.as_mut().unwrap().val_loss = f64::NAN;
-    write(&[going_on, first, second, bad], &to.join("mixed/report.html"), 2.5e9).unwrap();
-    write(&[run("zero-one-adam", 12)], &to.join("single/report.html"), 1e8).unwrap();
-}

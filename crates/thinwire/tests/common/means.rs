@@ -1,0 +1,123 @@
+//! Means taken by hand: what the tests of the flat form and of the one on hosts share.
+
+#![allow(dead_code)] // each of them uses its part
+
+use thinwire::collective::threads::Thread;
+use thinwire::exchange::Exchange;
+use thinwire::message::Operation;
+use thinwire::optimizer::{Now, Slot};
+use thinwire::schedule::Round;
+use thinwire::tiles::Vectors;
+use thinwire::{Collective, Result};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Numbers from −1 to 1, of this worker in this round.
+pub fn input(values: usize, worker: usize, t: usize) -> Vec<f32> {
+    let seed = xxh3_64(&[worker as u8, t as u8]);
+    let hash = |k: usize| xxh3_64_with_seed(&k.to_le_bytes(), seed);
+    (0..values).map(|k| hash(k) as i64 as f32 / 2f32.powi(63)).collect()
+}
+
+pub fn mean(exchange: &mut Exchange, round: Round, step: u64, x: &[f32]) -> Result<Vec<f32>> {
+    let mut out = vec![0.0; x.len()];
+    mean_of_those_who(true, exchange, round, step, x, &mut out).map(|_| out)
+}
+
+/// Averages into `out`, with this worker or without it; returns how many took part.
+pub fn mean_of_those_who(
+    contributes: bool,
+    exchange: &mut Exchange,
+    round: Round,
+    step: u64,
+    x: &[f32],
+    out: &mut [f32],
+) -> Result<u32> {
+    exchange.mean(
+        round,
+        &Now { step, lr: 0.0, rates: &[], contributes },
+        Vectors { read: [x], write: [out] },
+        |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
+        |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),
+    )
+}
+
+/// What a worker has after a round.
+#[derive(Clone, Debug, Default)]
+pub struct After {
+    pub out: Vec<f32>,
+    pub e: Vec<f32>,
+    pub owner_e: Vec<f32>,
+    pub digest: u64,
+}
+
+impl After {
+    /// The residues, and the digest.
+    pub fn of(exchange: &mut Exchange) -> After {
+        let mut after = After::default();
+        for entry in exchange.state() {
+            match (entry.name, entry.slot) {
+                ("up_residue", Slot::Floats(e)) => after.e = e.to_vec(),
+                ("down_residue", Slot::Floats(owner_e)) => after.owner_e = owner_e.to_vec(),
+                ("digest", Slot::Word(digest)) => after.digest = *digest,
+                _ => {}
+            }
+        }
+        after
+    }
+
+    /// After each of these rounds, of worker `worker`'s inputs.
+    pub fn each(mut exchange: Exchange, worker: usize, values: usize, rounds: &[Round]) -> Vec<After> {
+        let after = |(t, round): (usize, &Round)| {
+            let x = input(values, worker, t);
+            After { out: mean(&mut exchange, *round, t as u64, &x).expect("a mean"), ..After::of(&mut exchange) }
+        };
+        rounds.iter().enumerate().map(after).collect()
+    }
+}
+
+pub fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+pub fn widen(x: &[f32]) -> Vec<f64> {
+    x.iter().copied().map(f64::from).collect()
+}
+
+/// A transport that changes what one worker sends to another in one part of a round.
+pub struct Tampered<F> {
+    pub end: Thread,
+    /// From whom, to whom, and when.
+    pub place: (usize, usize, Operation),
+    pub change: F,
+}
+
+impl<F: Fn(&mut Vec<u8>) + Send> Collective for Tampered<F> {
+    fn rank(&self) -> usize {
+        self.end.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.end.size()
+    }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.end.hosts()
+    }
+
+    fn reserve(&mut self, longest: usize, under_way: usize) {
+        self.end.reserve(longest, under_way);
+    }
+
+    fn send(&mut self, to: usize, message: &[u8], during: &'static str) -> Result<()> {
+        let (from, whom, operation) = self.place;
+        let mut message = message.to_vec();
+        if (self.rank(), to, during) == (from, whom, operation.name()) {
+            (self.change)(&mut message);
+        }
+        self.end.send(to, &message, during)
+    }
+
+    fn receive(&mut self, from: usize, message: &mut Vec<u8>, during: &'static str) -> Result<()> {
+        self.end.receive(from, message, during)
+    }
+}

@@ -264,7 +264,7 @@ fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Resu
     let mut runs = Vec::new();
     for step in 0..=u64::from(arguments.repeats) {
         exchange.gather(Operation::Note, step, &[])?;
-        let (began, now) = (Instant::now(), Now { step, lr: 0.0, rates: &[], contributes: true });
+        let (began, now) = (Instant::now(), Now { step, lr: 0.0, rates: &[], contributes: true, norm: None });
         let vectors = Vectors { read: [], write: [&mut *x] };
         let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);
         let apply = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, mean: &[f32]| update::copy(mean, x);

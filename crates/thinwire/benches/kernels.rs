@@ -50,6 +50,7 @@ const K: update::Scalars = update::Scalars {
     decay: 0.9999,
     correction: 1.5,
     eps: 1e-8,
+    shrink: 1.0,
     floor: 0.0,
 };
 

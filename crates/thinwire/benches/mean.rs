@@ -45,7 +45,7 @@ fn measure(group: threads::Thread, len: usize) -> (Vec<f64>, Vec<f64>) {
     let (mut exact, mut coarse) = (Vec::new(), Vec::new());
     for step in 0..2 * ROUNDS as u64 {
         let round = if step % 2 == 0 { Round::Exact } else { Round::Coarse };
-        let now = Now { step, lr: 0.0, rates: &[], contributes: true };
+        let now = Now { step, lr: 0.0, rates: &[], contributes: true, norm: None };
         let start = Instant::now();
         let vectors = Vectors { read: [], write: [&mut *x] };
         let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);

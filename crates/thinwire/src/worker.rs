@@ -8,7 +8,7 @@ use crate::exchange::Exchange;
 use crate::hosts::Hosts;
 use crate::kernel::reduce;
 use crate::message::Operation;
-use crate::optimizer::{Entry, Now, Optimizer, Share};
+use crate::optimizer::{self, Entry, Now, Optimizer, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Vectors};
 use serde::Serialize;
@@ -164,7 +164,9 @@ impl Worker {
 
     /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
     fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32, given: &[f32]) -> Result<()> {
-        let contributes = self.is_finite(grad);
+        // One pass over the gradient tells both, where both are asked for.
+        let norm = self.config.clip.map(|_| optimizer::norm(grad));
+        let contributes = norm.map_or_else(|| self.is_finite(grad), f64::is_finite);
         if !contributes {
             if !self.config.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
@@ -179,7 +181,7 @@ impl Worker {
             let window = window(params.len(), self.step);
             self.exchange.agree_on(bytemuck::cast_slice(&params[window]));
         }
-        let now = Now { step: self.step, lr, rates: &self.rates, contributes };
+        let now = Now { step: self.step, lr, rates: &self.rates, contributes, norm };
         let round = self.optimizer.step(&now, params, grad, &mut self.exchange)?;
         if round == Round::Skipped {
             self.exchange.group.traffic.rounds.count(round);
@@ -202,7 +204,7 @@ impl Worker {
         self.check_length("the parameters", params.len())?;
         self.guarded(|worker| {
             worker.rates.fill(0.0);
-            let now = Now { step: worker.step, lr: 0.0, rates: &worker.rates, contributes: true };
+            let now = Now { step: worker.step, lr: 0.0, rates: &worker.rates, contributes: true, norm: None };
             worker.optimizer.sync(&now, params, &mut worker.exchange)
         })
     }

@@ -75,9 +75,17 @@ const KERNELS: &[(&str, Kernel)] = &[
         update::progress(&c.k, &c.g, &c.m, &c.u, &mut c.x);
         words([c.x])
     }),
+    ("update::first_progress", |mut c| {
+        update::first_progress(&c.k, &c.g, &c.m, &mut c.x);
+        words([c.x])
+    }),
     ("update::rebase", |mut c| {
-        update::rebase(&c.k, c.since, &c.g, &c.v, &mut c.m, &mut c.u, &mut c.a, &mut c.x);
-        words([c.m, c.u, c.a, c.x])
+        update::rebase(&c.k, c.since, &c.g, &c.v, &c.a, &mut c.m, &mut c.u, &mut c.x);
+        words([c.m, c.u, c.x])
+    }),
+    ("update::first_rebase", |mut c| {
+        update::first_rebase(&c.k, c.since, &c.g, &c.v, &mut c.m, &mut c.x);
+        words([c.m, c.x])
     }),
     ("update::own_update", |mut c| {
         update::own_update(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
@@ -154,7 +162,7 @@ fn case(length: usize, value: impl Strategy<Value = f32> + 'static) -> impl Stra
     (vectors, floor, since, 0.0f32..1.0, vec(any::<u8>(), length)).prop_map(
         |((g, m, v, u, a, x), floor, since, rate, bytes)| {
             let (beta1, beta2) = ((0.9, 0.1), (0.999, 0.001));
-            let k = Scalars { beta1, beta2, rate, decay: 0.999, correction: 1.5, eps: 1e-8, floor };
+            let k = Scalars { beta1, beta2, rate, decay: 0.999, correction: 1.5, eps: 1e-8, shrink: 0.75, floor };
             let v = v.iter().map(|v| v.abs()).collect(); // of squares
             Case { k, since, g, m, v, u, a, x, bytes }
         },

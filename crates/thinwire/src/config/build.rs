@@ -57,8 +57,11 @@ impl Config {
 
     pub(crate) fn optimizer(&self, params: &[f32], workers: usize) -> Result<Box<dyn Optimizer>> {
         let (betas, eps) = (self.betas.expect("resolved"), self.eps.expect("resolved"));
-        let longer = if self.name == Name::EfficientAdam { 1.0 } else { (workers as f64).sqrt() };
-        let clip = self.clip.map(|limit| Clip::new(limit, limit * longer, params.len()));
+        let (longer, room) = match self.name {
+            Name::EfficientAdam => (1.0, 0),
+            _ => ((workers as f64).sqrt(), params.len()),
+        };
+        let clip = self.clip.map(|limit| Clip::new(limit, limit * longer, room));
         let bias_correction = self.bias_correction.expect("resolved");
         let hyper = Hyper::new(betas, eps, bias_correction, self.groups(params.len())?, clip);
         Ok(match self.name {

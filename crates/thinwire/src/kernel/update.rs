@@ -1,6 +1,7 @@
 //! The element-wise passes of the optimizers, in the letters of the papers.
 //!
-//! Every function takes the slices of one tile of the flat vector and the scalars of one parameter group, [`Scalars`].
+//! Every function takes the slices of one tile of the flat vector and the scalars of one parameter group, [`Scalars`]. g is the
+//! gradient after clipping: each multiplies it with [`Scalars::shrink`] as it reads it.
 
 // One argument a vector: that is how the compiler knows that they do not overlap.
 #![allow(clippy::too_many_arguments, clippy::manual_memcpy, clippy::needless_range_loop)]
@@ -21,6 +22,8 @@ pub struct Scalars {
     /// 1 / (1 − β2^j).
     pub correction: f32,
     pub eps: f32,
+    /// What the gradient is multiplied with first: below 1 where it was longer than the clip's limit.
+    pub shrink: f32,
     /// What stands for v where v = 0: 0 in plain Adam, the mean of v where a coarse mean may say ±s for a zero.
     pub floor: f32,
 }
@@ -35,11 +38,12 @@ impl Scalars {
 
     #[inline(always)]
     fn blend(&self, m: f32, g: f32) -> f32 {
-        self.beta1.0 * m + self.beta1.1 * g
+        self.beta1.0 * m + self.beta1.1 * (self.shrink * g)
     }
 
     #[inline(always)]
     fn blend_square(&self, v: f32, g: f32) -> f32 {
+        let g = self.shrink * g;
         self.beta2.0 * v + self.beta2.1 * g * g
     }
 
@@ -48,7 +52,7 @@ impl Scalars {
     #[inline(always)]
     fn renew(&self, v: f32, g: f32, m: f32) -> f32 {
         let stand_in = if self.floor < f32::INFINITY { self.floor } else { 0.0 };
-        let first = (v == 0.0) & (g != 0.0) & (m != 0.0);
+        let first = (v == 0.0) & (self.shrink * g != 0.0) & (m != 0.0);
         self.blend_square(if first { stand_in } else { v }, g)
     }
 
@@ -63,15 +67,6 @@ multiversion! {
     pub fn copy(x: &[f32], out: &mut [f32]) {
         for_each_line!([x], [out], |i| {
             out[i] = x[i];
-        });
-    }
-}
-
-multiversion! {
-    /// x ← factor·x.
-    pub fn scale(factor: f32, x: &mut [f32]) {
-        for_each_line!([], [x], |i| {
-            x[i] *= factor;
         });
     }
 }
@@ -126,6 +121,15 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// The same where there was no local step since the last sync, and u = 0.
+    pub fn first_progress(k: &Scalars, g: &[f32], m: &[f32], z: &mut [f32]) {
+        for_each_line!([g, m], [z], |i| {
+            z[i] = 0.0 + k.rate * k.blend(m[i], g[i]);
+        });
+    }
+}
+
 /// Γ = Σγ̂ and D = Π(1−γλ) since the last sync, of one parameter group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Since {
@@ -133,18 +137,34 @@ pub struct Since {
     pub decays: f32,
 }
 
+impl Since {
+    /// m = ū/Γ. With no learning rate since the last sync no local step touched m, so it is still the shared one.
+    #[inline(always)]
+    fn momentum(self, mean: f32, m: f32) -> f32 {
+        if self.rates > 0.0 { mean / self.rates } else { m }
+    }
+}
+
 multiversion! {
-    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − ū/P,  a ← x,  u ← 0.
+    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − ū/P,  u ← 0.
     pub fn rebase(
-        k: &Scalars, since: Since, mean: &[f32], v: &[f32],
-        m: &mut [f32], u: &mut [f32], a: &mut [f32], x: &mut [f32],
+        k: &Scalars, since: Since, mean: &[f32], v: &[f32], a: &[f32],
+        m: &mut [f32], u: &mut [f32], x: &mut [f32],
     ) {
-        for_each_line!([mean, v], [m, u, a, x], |i| {
-            // No learning rate since the last sync: no local step touched m, so it is still the shared one.
-            m[i] = if since.rates > 0.0 { mean[i] / since.rates } else { m[i] };
+        for_each_line!([mean, v, a], [m, u, x], |i| {
+            m[i] = since.momentum(mean[i], m[i]);
             x[i] = a[i] * since.decays - mean[i] / k.denominator(v[i]);
-            a[i] = x[i];
             u[i] = 0.0;
+        });
+    }
+}
+
+multiversion! {
+    /// The same where there was no local step since the last sync: u = 0, and x is where it was.
+    pub fn first_rebase(k: &Scalars, since: Since, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
+        for_each_line!([mean, v], [m, x], |i| {
+            m[i] = since.momentum(mean[i], m[i]);
+            x[i] = x[i] * since.decays - mean[i] / k.denominator(v[i]);
         });
     }
 }

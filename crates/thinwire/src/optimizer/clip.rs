@@ -8,10 +8,10 @@
 //! shorter than the variance, which comes from exact steps, expects. So own gradients have a limit √n times as long, where
 //! the variance is the mean's. Efficient-Adam's variance is of own gradients too, and its limit is the one given.
 
-use crate::kernel::{reduce, update};
+use crate::kernel::reduce;
 use crate::memory::Floats;
 
-/// The limit, and room for a vector that had to be scaled.
+/// The limits, and room for a mean.
 #[derive(Debug)]
 pub struct Clip {
     /// Of the mean.
@@ -19,12 +19,12 @@ pub struct Clip {
     /// Of a worker's own gradient.
     own: f64,
     room: Floats,
-    clipped: bool,
 }
 
 impl Clip {
+    /// `len` is 0 where no mean is ever exact.
     pub fn new(limit: f64, own: f64, len: usize) -> Clip {
-        Clip { limit, own, room: Floats::zeroed(len), clipped: false }
+        Clip { limit, own, room: Floats::zeroed(len) }
     }
 
     /// Where the mean of an exact round is kept, for its norm to be known before it is used.
@@ -32,32 +32,22 @@ impl Clip {
         &mut self.room
     }
 
-    /// Scales what is in the room down to the limit, if it is longer.
-    pub fn shorten(&mut self) -> &[f32] {
-        if let Some(factor) = factor(&self.room, self.limit) {
-            update::scale(factor, &mut self.room);
-        }
-        &self.room
+    /// What is in the room, and what it has to be multiplied with.
+    pub fn mean(&self) -> (&[f32], f32) {
+        (&self.room, shrink(norm(&self.room), self.limit))
     }
 
-    /// Looks at this worker's own gradient; [`Clip::of`] then tells what to use.
-    pub fn look_at(&mut self, grad: &[f32]) {
-        let factor = factor(grad, self.own);
-        self.clipped = factor.is_some();
-        if let Some(factor) = factor {
-            update::copy(grad, &mut self.room);
-            update::scale(factor, &mut self.room);
-        }
-    }
-
-    /// `grad`, which was looked at, or what it was shortened to.
-    pub fn of<'a>(&'a self, grad: &'a [f32]) -> &'a [f32] {
-        if self.clipped { &self.room } else { grad }
+    /// What this worker's own gradient, of this norm, has to be multiplied with.
+    pub fn of_own(&self, norm: f64) -> f32 {
+        shrink(norm, self.own)
     }
 }
 
-/// What `x` has to be multiplied with, if it is longer than `limit`.
-fn factor(x: &[f32], limit: f64) -> Option<f32> {
-    let norm = reduce::sum_of_squares(x).sqrt();
-    (norm > limit).then(|| (limit / norm) as f32)
+/// ‖x‖₂: finite exactly where every value of `x` is, for no f64 is too small for the square of an f32.
+pub fn norm(x: &[f32]) -> f64 {
+    reduce::sum_of_squares(x).sqrt()
+}
+
+fn shrink(norm: f64, limit: f64) -> f32 {
+    if norm > limit { (limit / norm) as f32 } else { 1.0 }
 }

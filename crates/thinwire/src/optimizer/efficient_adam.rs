@@ -58,9 +58,7 @@ impl Optimizer for EfficientAdam {
             self.moments.updates += 1;
         }
         self.hyper.prepare(now, theta, self.forgotten, 0.0);
-        self.hyper.look_at(grad);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
-        let grad = hyper.clipped(grad);
         exchange.mean(
             Round::Coarse,
             now,

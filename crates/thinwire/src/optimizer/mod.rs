@@ -19,7 +19,7 @@ mod state;
 mod zero_one_adam;
 
 pub use adam::Adam;
-pub use clip::Clip;
+pub use clip::{Clip, norm};
 pub use efficient_adam::{EfficientAdam, Theta};
 pub use moments::{Hyper, Moments};
 pub use one_bit_adam::{Auto, OneBitAdam, WarmUp};
@@ -42,6 +42,8 @@ pub struct Now<'a> {
     pub rates: &'a [f64],
     /// False when this worker's gradient is not finite and is to be left out.
     pub contributes: bool,
+    /// Of this worker's gradient, where it may have to be clipped.
+    pub norm: Option<f64>,
 }
 
 /// A rule for moving parameters.

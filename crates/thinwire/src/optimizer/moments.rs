@@ -36,11 +36,14 @@ impl Hyper {
     }
 
     /// Computes this step's scalars. `forgotten` is the weight that v still gives to its start: β2^j.
+    ///
+    /// They are for this worker's own gradient; one of a mean is shortened by [`Hyper::shrink`].
     pub fn prepare(&mut self, now: &Now<'_>, beta2: f64, forgotten: f64, floor: f32) {
         let (beta1, t) = (self.betas.0, now.step as f64);
         let momentum = if self.bias_correction { 1.0 - beta1.powf(t + 1.0) } else { 1.0 };
         // Before its first update v is all start, and there is nothing to correct.
         let variance = if self.bias_correction && forgotten < 1.0 { 1.0 - forgotten } else { 1.0 };
+        let shrink = self.clip.as_ref().zip(now.norm).map_or(1.0, |(clip, norm)| clip.of_own(norm));
         self.scalars.clear();
         for (rate, decay) in now.rates.iter().zip(&self.groups.weight_decay) {
             self.scalars.push(Scalars {
@@ -50,21 +53,15 @@ impl Hyper {
                 decay: (1.0 - rate * decay) as f32,
                 correction: (1.0 / variance) as f32,
                 eps: self.eps as f32,
+                shrink,
                 floor,
             });
         }
     }
 
-    /// Makes ready to use `grad`, this worker's own; [`Hyper::clipped`] then is what to use.
-    pub fn look_at(&mut self, grad: &[f32]) {
-        if let Some(clip) = &mut self.clip {
-            clip.look_at(grad);
-        }
-    }
-
-    /// `grad`, scaled down if it was longer than the limit.
-    pub fn clipped<'a>(&'a self, grad: &'a [f32]) -> &'a [f32] {
-        self.clip.as_ref().map_or(grad, |clip| clip.of(grad))
+    /// From here on the gradient is one that has to be multiplied with `factor`.
+    fn shrink(&mut self, factor: f32) {
+        self.scalars.iter_mut().for_each(|scalars| scalars.shrink = factor);
     }
 
     pub fn scalars(&self) -> &[Scalars] {
@@ -117,6 +114,7 @@ impl Moments {
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
         hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0), self.floor);
+        hyper.shrink(1.0);
         if let Some(mut clip) = hyper.clip.take() {
             let done = self.exact_step_clipped(hyper, &mut clip, now, params, grad, exchange);
             hyper.clip = Some(clip);
@@ -141,7 +139,7 @@ impl Moments {
     /// The same in two passes: the norm of the mean must be known before the mean is used.
     fn exact_step_clipped(
         &mut self,
-        hyper: &Hyper,
+        hyper: &mut Hyper,
         clip: &mut Clip,
         now: &Now<'_>,
         params: &mut [f32],
@@ -158,7 +156,10 @@ impl Moments {
         if contributions == 0 {
             return Ok(());
         }
-        let vectors = Vectors { read: [clip.shorten()], write: [&mut self.m, &mut self.v, params] };
+        let (mean, factor) = clip.mean();
+        hyper.shrink(factor);
+        let hyper = &*hyper;
+        let vectors = Vectors { read: [mean], write: [&mut self.m, &mut self.v, params] };
         exchange.threads.each(grad.len(), vectors, |tile, vectors| {
             hyper.each(tile, vectors, |group, _, Vectors { read: [mean], write: [m, v, x] }| {
                 update::adam(&hyper.scalars[group], mean, m, v, x);

@@ -84,9 +84,7 @@ impl OneBitAdam {
             self.moments.set_floor();
         }
         self.moments.prepare(&mut self.hyper, now);
-        self.hyper.look_at(grad);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
-        let grad = hyper.clipped(grad);
         exchange.mean(
             Round::Coarse,
             now,

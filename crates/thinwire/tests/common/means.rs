@@ -34,7 +34,7 @@ pub fn mean_of_those_who(
 ) -> Result<u32> {
     exchange.mean(
         round,
-        &Now { step, lr: 0.0, rates: &[], contributes },
+        &Now { step, lr: 0.0, rates: &[], contributes, norm: None },
         Vectors { read: [x], write: [out] },
         |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
         |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),

@@ -14,7 +14,7 @@ use super::sum::{Sum, encode};
 use super::{Coding, opened};
 use crate::collective::Metered;
 use crate::error::{Error, Result};
-use crate::layout::Shape;
+use crate::layout::{Shape, Topology};
 use crate::message::{HEADER_LEN, Header, Operation};
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
@@ -294,8 +294,15 @@ where
             if from == me {
                 std::mem::swap(&mut self.mail.served, &mut self.mail.down);
             } else {
-                let most = self.shape.workers as u32;
-                receive(self.group, from, &expected, &mut self.mail.down, payload_len, most)?;
+                let most = match self.shape.topology {
+                    Topology::Served => u32::MAX, // workers come and go
+                    _ => self.shape.workers as u32,
+                };
+                let received = receive(self.group, from, &expected, &mut self.mail.down, payload_len, most);
+                if self.coarse && self.contributes && self.group.left_out() {
+                    self.take_back()?;
+                }
+                received?;
             }
             if relay == me {
                 for mate in coding.hosts.mates(me) {
@@ -314,6 +321,28 @@ where
             }
         }
         Ok(())
+    }
+
+    /// e ← e + q: a server took the mean without this worker's q, and all of it is still to be said. A round with a server has one
+    /// bucket, which is still in `mail.out`.
+    fn take_back(&mut self) -> Result<()> {
+        let (coding, me) = (self.coding, self.group.rank());
+        let (block, codec) = (coding.layout.block, coding.codec(Way::Up));
+        let span = Span {
+            residue: &mut *self.up_residue,
+            vectors: Vectors { read: [], write: [] },
+            range: 0..self.shape.values,
+            bytes: &mut self.mail.out[HEADER_LEN..],
+            cut: Cut { block, encoded: codec.encoded_len(block) },
+        };
+        let threads = self.threads;
+        self.group.packing(|| {
+            threads.walk(span, |mut tile, _| {
+                tile.blocks().try_for_each(|(_, residue, bytes)| {
+                    codec.decode_add(bytes, residue).map_err(|fault| Error::Payload { worker: me, fault })
+                })
+            })
+        })
     }
 
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
@@ -340,7 +369,7 @@ where
 }
 
 /// How many workers these messages are of.
-fn contributions(messages: &[Vec<u8>]) -> u32 {
+pub(super) fn contributions(messages: &[Vec<u8>]) -> u32 {
     messages.iter().map(|message| Header::contributions_in(message)).sum()
 }
 
@@ -360,7 +389,7 @@ fn receive(
 }
 
 /// A payload is of at most `most` workers; it is as long as its blocks take, or empty when nobody is in it.
-fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
+pub(super) fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
     let malformed = |problem: String| Err(Error::Malformed { worker, problem });
     if header.contributions > most {
         return malformed(format!("{} workers in it where {most} may be", header.contributions));

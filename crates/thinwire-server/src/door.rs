@@ -190,7 +190,12 @@ struct Guard {
 }
 
 /// Lets a request in that knows the token, if there is one. Whether the server lives may be asked by anyone.
-async fn let_in(State(guard): State<Guard>, Extension(known): Extension<LetIn>, request: Request, next: Next) -> Response {
+async fn let_in(
+    State(guard): State<Guard>,
+    Extension(known): Extension<LetIn>,
+    request: Request,
+    next: Next,
+) -> Response {
     let open = request.uri().path() == "/healthz";
     let knows = guard.token.as_deref().is_none_or(|token| knows(request.headers(), token));
     if knows {
@@ -201,7 +206,10 @@ async fn let_in(State(guard): State<Guard>, Extension(known): Extension<LetIn>, 
     }
     Stats::add(&guard.hall.stats.refused, 1);
     tracing::warn!(path = request.uri().path(), "refused: the token is wrong, or missing");
-    let grpc = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    let grpc = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     match grpc {
         true => tonic::Status::unauthenticated("the token is wrong, or missing").into_http(),
         // A browser then asks for a password, which is the token.
@@ -218,7 +226,8 @@ fn knows(headers: &HeaderMap, token: &str) -> bool {
     if let Some(given) = given.strip_prefix("Bearer ") {
         return same(given.as_bytes(), token.as_bytes());
     }
-    let decoded = given.strip_prefix("Basic ").and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+    let decoded =
+        given.strip_prefix("Basic ").and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
     let password = decoded.as_deref().and_then(|pair| pair.splitn(2, |byte| *byte == b':').nth(1));
     password.is_some_and(|password| same(password, token.as_bytes()))
 }
@@ -256,7 +265,9 @@ mod tests {
         for good in ["Bearer secret", &basic("me:secret"), &basic(":secret")] {
             assert!(knows(&headers(good), "secret"), "{good}");
         }
-        for bad in ["", "secret", "Bearer", "Bearer Secret", "Bearer secrets", "Basic !", &basic("secret"), &basic("secret:x")] {
+        for bad in
+            ["", "secret", "Bearer", "Bearer Secret", "Bearer secrets", "Basic !", &basic("secret"), &basic("secret:x")]
+        {
             assert!(!knows(&headers(bad), "secret"), "{bad}");
         }
         assert!(!knows(&HeaderMap::new(), "secret"));

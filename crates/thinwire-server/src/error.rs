@@ -37,9 +37,9 @@ impl Error {
         let path = path.into();
         // A file that may not grow (a quota, a limit of the process) is as good as a full disk.
         move |source| match source.kind() {
-            std::io::ErrorKind::StorageFull
-            | std::io::ErrorKind::QuotaExceeded
-            | std::io::ErrorKind::FileTooLarge => Error::NoRoom { path, source },
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::FileTooLarge => {
+                Error::NoRoom { path, source }
+            }
             _ => Error::Io { path, source },
         }
     }

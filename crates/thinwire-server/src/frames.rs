@@ -262,7 +262,8 @@ mod tests {
                 let torn = [&whole[..length], &vec![0; zeros]].concat();
                 std::fs::write(&path, &torn).unwrap();
                 // Zeros may be what was to be written.
-                let kept = kept + usize::from(kept + 1 < ends.len() && torn.starts_with(&whole[..ends[kept + 1] as usize]));
+                let kept =
+                    kept + usize::from(kept + 1 < ends.len() && torn.starts_with(&whole[..ends[kept + 1] as usize]));
                 let (mut frames, places) = Frames::open(path.clone(), MAGIC, true).unwrap();
                 assert_eq!(places.len(), kept, "{length} bytes and {zeros} zeros");
                 assert_eq!(std::fs::metadata(&path).unwrap().len(), ends[kept]);

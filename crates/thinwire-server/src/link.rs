@@ -67,7 +67,8 @@ impl JoinOptions {
     }
 
     fn endpoint(&self) -> Result<Endpoint> {
-        let unusable = |what: &dyn std::fmt::Display, error: &dyn std::fmt::Display| Error::Usage(format!("{what}: {error}"));
+        let unusable =
+            |what: &dyn std::fmt::Display, error: &dyn std::fmt::Display| Error::Usage(format!("{what}: {error}"));
         let scheme = if self.ca.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address));
         let endpoint = endpoint.map_err(|error| unusable(&self.address, &error))?;
@@ -180,14 +181,12 @@ async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, E
         if tls { End::Refused(text) } else { End::Lost(text) }
     })?;
     let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse());
-    let token = token.transpose().map_err(|_| End::Refused("the token has characters that cannot be sent".to_owned()))?;
+    let token =
+        token.transpose().map_err(|_| End::Refused("the token has characters that cannot be sent".to_owned()))?;
     let client = RunClient::with_interceptor(channel, Token(token)).max_decoding_message_size(PART + (64 << 10));
     let mut seated = Seated { client, welcome: Welcome::default() };
-    let request = JoinRequest {
-        version: VERSION,
-        name: options.name.clone(),
-        run: options.run.clone().unwrap_or_default(),
-    };
+    let request =
+        JoinRequest { version: VERSION, name: options.name.clone(), run: options.run.clone().unwrap_or_default() };
     seated.welcome = seated.client.join(request).await?.into_inner();
     Ok(seated)
 }
@@ -300,7 +299,8 @@ impl Link {
             Ok((rounds, bytes))
         });
         let address = self.options.address.clone();
-        fetched.map_err(|status: Status| Error::Refused { address, reason: format!("the snapshot: {}", status.message()) })
+        fetched
+            .map_err(|status: Status| Error::Refused { address, reason: format!("the snapshot: {}", status.message()) })
     }
 
     /// From now on the rounds from `from` on come in.
@@ -474,7 +474,8 @@ async fn again(
 async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
     let seat = seated.seat();
     if seated.welcome.rounds < *next {
-        let text = format!("it has {} rounds, and this worker has seen {next}: it has lost some", seated.welcome.rounds);
+        let text =
+            format!("it has {} rounds, and this worker has seen {next}: it has lost some", seated.welcome.rounds);
         return End::Refused(text);
     }
     let mut parts = match seated.client.follow(FollowRequest { seat, from: *next }).await {

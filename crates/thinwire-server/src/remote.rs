@@ -107,7 +107,8 @@ impl RemoteGroup {
     /// If no round since has counted it, and the log goes back so far, it goes on from exactly there. If one has, some of what the
     /// residue holds was told after the checkpoint was written, and none of it may be told again: it is dropped.
     pub fn resume(self, dir: &Path) -> Result<(Member, Vec<f32>)> {
-        let saved = Membership::read(dir).ok_or_else(|| Error::Usage(format!("{}: no checkpoint of a member", dir.display())))?;
+        let saved = Membership::read(dir)
+            .ok_or_else(|| Error::Usage(format!("{}: no checkpoint of a member", dir.display())))?;
         if saved.run != self.welcome.run || saved.name != self.name {
             let (ours, theirs) = ((&self.welcome.run, &self.name), (&saved.run, &saved.name));
             return Err(Error::Usage(format!("{}: of {theirs:?}, not of {ours:?}", dir.display())));

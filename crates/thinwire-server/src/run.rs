@@ -170,7 +170,8 @@ impl Run {
             };
             if owner.is_coarse(expected)? {
                 let place = found.next_if(|place| place.number == round);
-                let place = place.ok_or_else(|| Error::damaged(&path, format!("the inputs of round {round} are missing")))?;
+                let place =
+                    place.ok_or_else(|| Error::damaged(&path, format!("the inputs of round {round} are missing")))?;
                 let entry = frames::read(&path, *place)?;
                 replay(&mut owner, expected, &record, &entry).map_err(|problem| Error::damaged(&path, problem))?;
             }
@@ -214,7 +215,8 @@ impl Run {
     /// happened, for everyone; when it fails for want of room on the disk it has not, for no one, and may be tried again.
     pub fn commit(&mut self, messages: &BTreeMap<u32, Vec<u8>>) -> Result<Record> {
         let Next::Round(expected) = &self.next else { return Err(Error::Usage("the run is at its end".to_owned())) };
-        let (slots, messages): (Vec<_>, Vec<_>) = messages.iter().map(|(slot, message)| (*slot, message.clone())).unzip();
+        let (slots, messages): (Vec<_>, Vec<_>) =
+            messages.iter().map(|(slot, message)| (*slot, message.clone())).unzip();
         let counts = slots.iter().zip(&messages);
         let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
         let round = self.log.next();

@@ -4,8 +4,8 @@ use crate::hall::{Hall, Stats, blocking};
 use crate::log::Record;
 use crate::proto::run_server::Run;
 use crate::proto::{
-    Counted, FollowRequest, Heard, JoinRequest, Note, Receipt, RoundPart, Seat, SendPart, SnapshotPart, SnapshotRequest,
-    Welcome, note, receipt,
+    Counted, FollowRequest, Heard, JoinRequest, Note, Receipt, RoundPart, Seat, SendPart, SnapshotPart,
+    SnapshotRequest, Welcome, note, receipt,
 };
 use crate::run::snapshot_file;
 use crate::table::{Refusal, Verdict};
@@ -112,7 +112,9 @@ impl Service {
         let mut part = Some(first.data);
         while let Some(data) = part {
             if message.len() + data.len() > longest {
-                return Err(Status::invalid_argument(format!("a message longer than the {longest} bytes of this round")));
+                return Err(Status::invalid_argument(format!(
+                    "a message longer than the {longest} bytes of this round"
+                )));
             }
             message.extend_from_slice(&data);
             Stats::add(&hall.stats.bytes_received, data.len() as u64);

@@ -102,7 +102,8 @@ impl Status {
     pub fn metrics(&self) -> String {
         let mut text = String::new();
         let mut put = |name: &str, kind: &str, help: &str, value: f64| {
-            let _ = writeln!(text, "# HELP thinwire_{name} {help}\n# TYPE thinwire_{name} {kind}\nthinwire_{name} {value}");
+            let _ =
+                writeln!(text, "# HELP thinwire_{name} {help}\n# TYPE thinwire_{name} {kind}\nthinwire_{name} {value}");
         };
         let connected = self.members.iter().filter(|member| member.connected).count();
         put("round", "gauge", "Rounds of the run so far.", self.rounds as f64);

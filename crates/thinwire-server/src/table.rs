@@ -235,7 +235,9 @@ impl Table {
 
     /// Whether the round can be closed.
     pub fn decide(&self, now: Instant) -> Decision {
-        let (Some(first), Some(_), came) = (self.first, &self.expected, self.arrived.len()) else { return Decision::Wait };
+        let (Some(first), Some(_), came) = (self.first, &self.expected, self.arrived.len()) else {
+            return Decision::Wait;
+        };
         if came < self.rules.quorum {
             return Decision::Wait;
         }
@@ -288,8 +290,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    const RULES: Rules =
-        Rules { quorum: 1, workers: 2, deadline: Duration::from_secs(10), max_members: 4 };
+    const RULES: Rules = Rules { quorum: 1, workers: 2, deadline: Duration::from_secs(10), max_members: 4 };
 
     fn table(rules: Rules, round: u64) -> (Table, Instant) {
         let now = Instant::now();
@@ -312,10 +313,7 @@ mod tests {
 
     fn send(table: &mut Table, (slot, session): (u32, u64), now: Instant) {
         let round = table.round();
-        assert!(matches!(
-            table.arrive(slot, session, round, vec![slot as u8], None, now),
-            Ok(Verdict::Open(_))
-        ));
+        assert!(matches!(table.arrive(slot, session, round, vec![slot as u8], None, now), Ok(Verdict::Open(_))));
     }
 
     #[test]

@@ -178,7 +178,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rou
     let mut http2 = builder.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(ASKED).keep_alive_timeout(ASKED);
     http2.max_concurrent_streams(16).max_header_list_size(16 << 10);
-    http2.initial_stream_window_size(4 << 20).initial_connection_window_size(8 << 20);
+    http2.initial_stream_window_size(2 << 20).initial_connection_window_size(4 << 20);
     // How a connection ends is the client's business.
     let _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
 }

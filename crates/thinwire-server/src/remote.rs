@@ -120,9 +120,7 @@ impl RemoteGroup {
         let counted_since = self.welcome.counted > saved.rounds;
         if !counted_since && self.welcome.oldest <= saved.rounds && saved.rounds <= self.welcome.rounds {
             self.link.follow(saved.rounds);
-            let mut member = self.member(worker, state);
-            member.catch_up(&mut params)?;
-            return Ok((member, params));
+            return self.member(worker, state, params);
         }
         let own = Own::of(&mut worker);
         self.begin(&if counted_since { own.without_residue() } else { own })
@@ -131,14 +129,17 @@ impl RemoteGroup {
     fn begin(self, own: &Own) -> Result<(Member, Vec<f32>)> {
         let mut params = vec![0.0; self.parameters()];
         let (worker, state) = start_from_snapshot(&self.link, &self.welcome, &self.config, &mut params, own)?;
-        let mut member = self.member(worker, state);
-        member.catch_up(&mut params)?;
-        Ok((member, params))
+        self.member(worker, state, params)
     }
 
-    fn member(self, worker: Worker, line: Arc<LineState>) -> Member {
+    /// A member that has heard all there is.
+    fn member(self, worker: Worker, line: Arc<LineState>, mut params: Vec<f32>) -> Result<(Member, Vec<f32>)> {
         let schedule = self.config.learning_rate.clone().expect("a server's configuration has one");
-        Member { worker, line, schedule, left_out: 0, started_over: 0, behind: self.welcome.rounds, group: self }
+        let mut member =
+            Member { worker, line, schedule, left_out: 0, started_over: 0, behind: self.welcome.rounds, group: self };
+        member.catch_up(&mut params)?;
+        member.group.link.ready(member.rounds());
+        Ok((member, params))
     }
 }
 
@@ -355,7 +356,7 @@ impl Member {
                 heard => heard?,
             }
         }
-        if self.rounds() > before || before == 0 || self.line.left_out.load(Ordering::Relaxed) {
+        if self.rounds() > before || self.line.left_out.load(Ordering::Relaxed) {
             self.group.link.ready(self.rounds());
         }
         Ok(())

@@ -30,6 +30,8 @@ pub struct Status {
     pub steps: u64,
     /// Rounds that have happened, since the run began.
     pub rounds: u64,
+    /// The step of the open round.
+    pub step: u64,
     /// Messages that wait for the open round to be closed.
     pub arrived: usize,
     pub members: Vec<Member>,
@@ -73,7 +75,7 @@ impl Status {
             bytes_received: seat.bytes_received,
         });
         let members = members.collect();
-        let arrived = table.arrived();
+        let (arrived, step) = (table.arrived(), table.step());
         drop(table);
         Status {
             run: spec.id.clone(),
@@ -82,6 +84,7 @@ impl Status {
             workers: spec.workers,
             steps: spec.steps,
             rounds: *hall.rounds.borrow(),
+            step: step.unwrap_or(if hall.end().is_some() { spec.steps } else { 0 }),
             arrived,
             members,
             rounds_served: count(&stats.rounds),
@@ -107,6 +110,7 @@ impl Status {
         };
         let connected = self.members.iter().filter(|member| member.connected).count();
         put("round", "gauge", "Rounds of the run so far.", self.rounds as f64);
+        put("step", "gauge", "Step of the open round.", self.step as f64);
         put("members", "gauge", "Workers that are connected.", connected as f64);
         put("members_known", "gauge", "Workers that have a seat.", self.members.len() as f64);
         put("messages_waiting", "gauge", "Messages of the open round.", self.arrived as f64);

@@ -120,6 +120,12 @@ impl Table {
         self.round
     }
 
+    /// The step of the round, unless it is being made.
+    pub fn step(&self) -> Option<u64> {
+        let (header, _) = thinwire::message::Header::read(self.expected.as_deref()?, 0).ok()?;
+        Some(header.step)
+    }
+
     /// Members that are here.
     pub fn connected(&self) -> usize {
         self.seats.iter().filter(|seat| seat.is_connected()).count()

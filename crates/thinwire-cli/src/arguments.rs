@@ -93,7 +93,19 @@ pub struct Probe {
 
 #[cfg(feature = "server")]
 #[derive(Args)]
-#[command(allow_negative_numbers = true)]
+#[command(
+    allow_negative_numbers = true,
+    // What of `train`'s flags means something else here, or nothing.
+    mut_arg("transport", |arg| arg.hide(true)),
+    mut_arg("hosts", |arg| arg.hide(true)),
+    mut_arg("hierarchy", |arg| arg.hide(true)),
+    mut_arg("workers", |arg| arg.help("Workers that the run is made for; fewer or more may come [default: 4]")),
+    mut_arg("deadline", |arg| arg.help("Seconds that a round waits for others after its first message [default: 30]")),
+    mut_arg("out", |arg| {
+        arg.help("Where the run is kept; if one is there, it goes on [default: runs/server-TASK-OPTIMIZER]")
+    }),
+    mut_arg("checkpoint_every", |arg| arg.help("Steps between checkpoints of the workers; 0: only at the end [default: 0]")),
+)]
 pub struct Serve {
     /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: efficient-adam]
     #[arg(long, value_name = "NAME")]

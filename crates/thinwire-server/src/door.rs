@@ -82,16 +82,19 @@ impl Security {
 /// The certificates in a PEM file, at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let malformed = |problem: String| Error::Usage(format!("{}: {problem}", path.display()));
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| malformed(error.to_string()))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(|error| malformed(error.to_string()))?;
+    let bytes = std::fs::read(path).map_err(|error| malformed(error.to_string()))?;
+    let found = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| malformed(error.to_string()))?;
     if found.is_empty() { Err(malformed("there is no certificate in it".to_owned())) } else { Ok(found) }
 }
 
 fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     let unusable = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", tls.certificate.display()));
     let chain = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key)
-        .map_err(|error| Error::Usage(format!("{}: {error}", tls.key.display())))?;
+    let no_key = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", tls.key.display()));
+    let bytes = std::fs::read(&tls.key).map_err(|error| no_key(&error))?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| no_key(&error))?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| unusable(&error))?;

@@ -140,11 +140,12 @@ enum End {
 impl From<Status> for End {
     fn from(status: Status) -> End {
         let text = match std::error::Error::source(&status) {
-            Some(source) if status.message().is_empty() || status.code() == Code::Unavailable => {
-                format!("{}: {}", status.message(), chain(source))
-            }
-            _ => status.message().to_owned(),
+            Some(source) => format!("{}: {}", status.message(), chain(source)),
+            None => status.message().to_owned(),
         };
+        if is_about_trust(&text) {
+            return End::Refused(text);
+        }
         match status.code() {
             Code::InvalidArgument
             | Code::FailedPrecondition
@@ -157,6 +158,11 @@ impl From<Status> for End {
             _ => End::Lost(text),
         }
     }
+}
+
+/// Whether an error is about certificates, theirs or ours: one that does not fit now will not fit later.
+fn is_about_trust(text: &str) -> bool {
+    ["certificate", "Certificate", "UnknownIssuer", "UnknownCA"].iter().any(|word| text.contains(word))
 }
 
 /// An error and what is behind it.
@@ -176,9 +182,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, End> {
     let channel = endpoint.connect().await.map_err(|error| {
         let text = chain(&error);
-        // A certificate that does not fit now will not fit later.
-        let tls = text.contains("certificate") || text.contains("UnknownIssuer");
-        if tls { End::Refused(text) } else { End::Lost(text) }
+        if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) }
     })?;
     let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse());
     let token =
@@ -282,11 +286,26 @@ impl Link {
         self.sit_down(self.options.patience)
     }
 
-    /// The newest snapshot, and of how many rounds it is.
+    /// The newest snapshot, and of how many rounds it is. If the connection is lost meanwhile, it is fetched by another.
     pub fn snapshot(&self) -> Result<(u64, Vec<u8>)> {
+        let mut pause = SHORTEST;
+        loop {
+            std::thread::sleep(if pause == SHORTEST { Duration::ZERO } else { pause });
+            pause = longer(pause);
+            match self.fetch() {
+                Ok(fetched) => return Ok(fetched),
+                Err(End::Refused(reason)) => {
+                    return Err(Error::Refused { address: self.options.address.clone(), reason });
+                }
+                Err(End::Lost(_) | End::Gap) => _ = self.sit_down(self.options.patience)?,
+            }
+        }
+    }
+
+    fn fetch(&self) -> Result<(u64, Vec<u8>), End> {
         let mut seated = self.seated.lock().unwrap_or_else(PoisonError::into_inner);
         let seated = seated.as_mut().expect("seated");
-        let fetched = self.runtime().block_on(async {
+        self.runtime().block_on(async {
             let mut parts = seated.client.snapshot(SnapshotRequest { seat: seated.seat() }).await?.into_inner();
             let (mut rounds, mut bytes, mut length) = (0, Vec::new(), 0);
             while let Some(part) = parts.message().await? {
@@ -294,13 +313,10 @@ impl Link {
                 bytes.extend_from_slice(&part.data);
             }
             if bytes.len() as u64 != length {
-                return Err(Status::unavailable("the snapshot broke off"));
+                return Err(End::Lost("the snapshot broke off".to_owned()));
             }
             Ok((rounds, bytes))
-        });
-        let address = self.options.address.clone();
-        fetched
-            .map_err(|status: Status| Error::Refused { address, reason: format!("the snapshot: {}", status.message()) })
+        })
     }
 
     /// From now on the rounds from `from` on come in.
@@ -483,11 +499,11 @@ async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
         Err(status) => return status.into(),
     };
     let (mut sent, mut coming) = (None, None);
+    let has_room = || shared.state().inbox.len() < INBOX;
     loop {
-        let (note, outgoing, room) = {
+        let (note, outgoing) = {
             let state = shared.state();
-            let outgoing = state.outgoing.clone().filter(|out| sent != Some(out.round));
-            (state.note, outgoing, state.inbox.len() < INBOX)
+            (state.note, state.outgoing.clone().filter(|out| sent != Some(out.round)))
         };
         if let Some((what, round)) = note {
             let told = seated.client.tell(Note { seat, what: what.into(), round }).await;
@@ -512,7 +528,7 @@ async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
                         Ok(_) => break,
                         Err(status) => return status.into(),
                     },
-                    part = parts.message(), if room && shared.state().inbox.len() < INBOX => {
+                    part = parts.message(), if has_room() => {
                         if let Some(end) = take(shared, &mut coming, next, part) {
                             return end;
                         }
@@ -523,7 +539,7 @@ async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
         }
         tokio::select! {
             () = shared.wake.notified() => {}
-            part = parts.message(), if room => {
+            part = parts.message(), if has_room() => {
                 if let Some(end) = take(shared, &mut coming, next, part) {
                     return end;
                 }

@@ -6,6 +6,8 @@
 
 use crate::error::{Error, Result};
 use crate::snapshot::{self, Own};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use thinwire::schedule::Round;
@@ -49,7 +51,14 @@ struct Line {
     workers: usize,
     said: SyncSender<Said>,
     means: Receiver<Mean>,
-    wanted: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    wanted: Arc<AtomicBool>,
+}
+
+impl Line {
+    fn new(workers: usize) -> (Line, Receiver<Said>, SyncSender<Mean>) {
+        let ((said, heard), (to_hear, means)) = (sync_channel(1), sync_channel(1));
+        (Line { workers, said, means, wanted: Arc::default() }, heard, to_hear)
+    }
 }
 
 const GONE: &str = "the server stops";
@@ -79,18 +88,23 @@ impl Collective for Line {
 
     fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> EngineResult<()> {
         let Mean(mean, wanted) = self.means.recv().map_err(|_| gone())?;
-        self.wanted.store(wanted, std::sync::atomic::Ordering::Relaxed);
+        self.wanted.store(wanted, Ordering::Relaxed);
         *message = mean;
         Ok(())
     }
 }
 
+/// The state before the first step.
+pub fn state_before(config: &Config, initial: &[f32], workers: usize) -> Result<Vec<u8>> {
+    let mut worker = Worker::new(config, initial, Box::new(Line::new(workers).0))?;
+    snapshot::take(&mut worker, &mut initial.to_vec())
+}
+
 impl Replica {
     /// Starts at `from`, under a configuration that [`snapshot::served`] made, for a run of `steps`.
     pub fn start(config: &Config, parameters: usize, from: From<'_>, workers: usize, steps: u64) -> Result<Replica> {
-        let ((said, heard), (means, to_hear)) = (sync_channel(1), sync_channel(1));
-        let wanted = std::sync::Arc::default();
-        let line = Line { workers, said: said.clone(), means: to_hear, wanted: std::sync::Arc::clone(&wanted) };
+        let (line, heard, means) = Line::new(workers);
+        let (said, wanted) = (line.said.clone(), Arc::clone(&line.wanted));
         let mut params = vec![0.0; parameters];
         let worker = match from {
             From::Parameters(initial) => {
@@ -142,7 +156,7 @@ struct Follower {
     params: Vec<f32>,
     steps: u64,
     said: SyncSender<Said>,
-    wanted: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    wanted: Arc<AtomicBool>,
 }
 
 impl Follower {
@@ -170,7 +184,7 @@ impl Follower {
     }
 
     fn heard(&mut self) -> Result<()> {
-        let wanted = self.wanted.load(std::sync::atomic::Ordering::Relaxed);
+        let wanted = self.wanted.load(Ordering::Relaxed);
         let snapshot = wanted.then(|| snapshot::take(&mut self.worker, &mut self.params)).transpose()?;
         self.said.send(Said::Heard(snapshot)).map_err(|_| Error::Engine(gone()))
     }

@@ -16,7 +16,7 @@
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, write_whole};
 use crate::log::{Counted, Log, Record, Shelf, numbered};
-use crate::replica::{From, Next, Replica};
+use crate::replica::{self, From, Next, Replica};
 use crate::snapshot::served;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl Run {
             job,
         };
         let mut replica = Replica::start(&spec.config, initial.len(), From::Parameters(initial), workers, steps)?;
-        let start = start_snapshot(&spec, initial)?;
+        let start = replica::state_before(&spec.config, initial, workers)?;
         let mut owner = Owner::new(&spec.config, initial.len())?;
         write_snapshot(dir, 0, &start, owner.residue(), &BTreeMap::new())?;
         let (log, inputs) = (Log::create(dir)?, Frames::create(inputs_path(dir, 0), MAGIC)?);
@@ -184,7 +184,7 @@ impl Run {
         }
         let dir = dir.to_owned();
         let run = Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot, _lock: lock };
-        run.remove_older(snapshot)?;
+        run.remove(|number| number != snapshot)?;
         Ok(run)
     }
 
@@ -269,19 +269,29 @@ impl Run {
 
     fn keep_snapshot(&mut self, state: &[u8]) -> Result<()> {
         let rounds = self.rounds();
-        write_snapshot(&self.dir, rounds, state, self.owner.residue(), &self.counted)?;
-        self.inputs = Frames::create(inputs_path(&self.dir, rounds), MAGIC)?;
+        let inputs = Frames::create(inputs_path(&self.dir, rounds), MAGIC);
+        let written = inputs.and_then(|inputs| {
+            write_snapshot(&self.dir, rounds, state, self.owner.residue(), &self.counted)?;
+            Ok(inputs)
+        });
+        match written {
+            // The inputs of the rounds to come lie with the newest snapshot, so both are there from now on, or neither.
+            Ok(inputs) => (self.inputs, self.snapshot) = (inputs, rounds),
+            Err(error) => {
+                self.remove(|number| number == rounds)?;
+                return Err(error);
+            }
+        }
         self.log.start_segment()?;
-        self.snapshot = rounds;
-        self.remove_older(rounds)?;
+        self.remove(|number| number != rounds)?;
         self.log.drop_before(rounds.saturating_sub(self.retention.keep))
     }
 
-    /// Removes what the snapshot of so many rounds makes needless.
-    fn remove_older(&self, rounds: u64) -> Result<()> {
+    /// Removes the snapshots of these numbers of rounds, and what belongs to them.
+    fn remove(&self, which: impl Fn(u64) -> bool) -> Result<()> {
         for prefix in ["snapshot", "residue", "inputs"] {
             for (number, path) in numbered(&self.dir, prefix)? {
-                if number != rounds {
+                if which(number) {
                     std::fs::remove_file(&path).map_err(Error::io(&path))?;
                 }
             }
@@ -389,31 +399,6 @@ pub fn read_spec(dir: &Path) -> Result<Spec> {
 
 fn inputs_path(dir: &Path, rounds: u64) -> PathBuf {
     dir.join(format!("inputs-{rounds:012}.bin"))
-}
-
-/// The shared state before the first step.
-fn start_snapshot(spec: &Spec, initial: &[f32]) -> Result<Vec<u8>> {
-    struct Nobody(usize);
-    impl thinwire::Collective for Nobody {
-        fn rank(&self) -> usize {
-            0
-        }
-        fn size(&self) -> usize {
-            1
-        }
-        fn served(&self) -> Option<usize> {
-            Some(self.0)
-        }
-        fn reserve(&mut self, _: usize, _: usize) {}
-        fn send(&mut self, _: usize, _: &[u8], _: &'static str) -> thinwire::Result<()> {
-            unreachable!("it takes no step")
-        }
-        fn receive(&mut self, _: usize, _: &mut Vec<u8>, _: &'static str) -> thinwire::Result<()> {
-            unreachable!("it takes no step")
-        }
-    }
-    let mut worker = thinwire::Worker::new(&spec.config, initial, Box::new(Nobody(spec.workers)))?;
-    crate::snapshot::take(&mut worker, &mut initial.to_vec())
 }
 
 /// Writes a snapshot and what belongs to it; the state last, for it is looked for first.

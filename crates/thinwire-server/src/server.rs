@@ -35,8 +35,9 @@ impl Server {
         let address = listener.local_addr().map_err(Error::io(address.to_string()))?;
         let hall = Arc::new(Hall::new(&run, rules)?);
         let (stop, stopped) = watch::channel(false);
-        let service = RunServer::new(Service { hall: Arc::clone(&hall) }).max_decoding_message_size(PART + (64 << 10));
+        let service = RunServer::new(Service::new(Arc::clone(&hall))).max_decoding_message_size(PART + (64 << 10));
         let router = tonic::service::Routes::new(service).into_axum_router().merge(routes(Arc::clone(&hall)));
+        let router = router.fallback(|| async { axum::http::StatusCode::NOT_FOUND });
         // Certificates that cannot be used are found before anyone is told that the server runs.
         let listening = listen(listener, router, Arc::clone(&hall), security, stopped.clone());
         let (ready, mut listening) = (Duration::from_millis(1), Box::pin(listening));

@@ -12,7 +12,7 @@ use crate::table::{Refusal, Verdict};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,8 +28,18 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// Snapshots that are sent at the same time.
+const SNAPSHOTS: usize = 16;
+
 pub struct Service {
-    pub hall: Arc<Hall>,
+    hall: Arc<Hall>,
+    snapshots: Arc<Semaphore>,
+}
+
+impl Service {
+    pub fn new(hall: Arc<Hall>) -> Service {
+        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)) }
+    }
 }
 
 impl From<Refusal> for Status {
@@ -39,7 +49,7 @@ impl From<Refusal> for Status {
             Refusal::Full(_) => Status::resource_exhausted(text),
             Refusal::Name => Status::invalid_argument(text),
             Refusal::Replaced => Status::aborted(text),
-            Refusal::Restarted => Status::unavailable(text),
+            Refusal::Restarted | Refusal::Superseded => Status::unavailable(text),
             Refusal::Early(..) => Status::failed_precondition(text),
             Refusal::Another(_) => Status::already_exists(text),
         }
@@ -108,6 +118,7 @@ impl Service {
         let verdict = hall.table().may_send(slot, session, first.round)?;
         let Verdict::Open(expected) = verdict else { return Ok(receipt::Verdict::Late) };
         let longest = hall.checker.length(&expected).map_err(internal)?;
+        let upload = hall.table().begin_upload(slot, session)?;
         let mut message = Vec::with_capacity(longest.min(first.data.len().max(1) * 4));
         let mut part = Some(first.data);
         while let Some(data) = part {
@@ -119,7 +130,7 @@ impl Service {
             message.extend_from_slice(&data);
             Stats::add(&hall.stats.bytes_received, data.len() as u64);
             part = next_part(&mut parts).await?.map(|part| part.data);
-            hall.table().check(slot, session)?; // whoever is put out meanwhile is heard no more
+            hall.table().check_upload(slot, session, upload)?;
         }
         let (here, checked) = blocking({
             let (hall, expected) = (Arc::clone(hall), Arc::clone(&expected));
@@ -194,8 +205,12 @@ impl Run for Service {
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
         self.seat(request.into_inner().seat)?;
         let hall = Arc::clone(&self.hall);
+        // Each takes a thread for as long as its worker takes to read.
+        let busy = || Status::unavailable("too many snapshots are being fetched");
+        let place = Arc::clone(&self.snapshots).try_acquire_owned().map_err(|_| busy())?;
         let (sender, receiver) = mpsc::channel(1);
         tokio::task::spawn_blocking(move || {
+            let _place = place;
             let sent = send_snapshot(&hall, &sender);
             if let Err(error) = sent {
                 let _ = sender.blocking_send(Err(internal(error)));

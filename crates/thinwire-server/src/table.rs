@@ -37,6 +37,8 @@ pub struct Seat {
     pub rounds: u64,
     pub left_out: u64,
     pub bytes_received: u64,
+    /// The number of its last upload; those before it are heard no more.
+    upload: u64,
 }
 
 impl Seat {
@@ -81,6 +83,8 @@ pub enum Refusal {
     Replaced,
     #[error("the server has been started anew; join again")]
     Restarted,
+    #[error("the same worker has begun to send another message")]
+    Superseded,
     #[error("round {0} is not open yet; this is round {1}")]
     Early(u64, u64),
     #[error("another message of this worker for round {0} is here already")]
@@ -197,6 +201,19 @@ impl Table {
     pub fn leaves(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
         self.seat(slot, session)?.waited_for = false;
         Ok(())
+    }
+
+    /// A message begins to come; another of the same worker that is still coming is heard no more.
+    pub fn begin_upload(&mut self, slot: u32, session: u64) -> Result<u64, Refusal> {
+        let seat = self.seat(slot, session)?;
+        seat.upload += 1;
+        Ok(seat.upload)
+    }
+
+    /// Whether it still is the last.
+    pub fn check_upload(&mut self, slot: u32, session: u64, upload: u64) -> Result<(), Refusal> {
+        let last = self.seat(slot, session)?.upload;
+        if last == upload { Ok(()) } else { Err(Refusal::Superseded) }
     }
 
     /// Whether a message for `round` may come.
@@ -424,5 +441,9 @@ mod tests {
         let other = table.arrive(again.0, again.1, 3, vec![9], None, now);
         assert_eq!(other, Err(Refusal::Another(3)));
         assert_eq!(table.arrived(), 1);
+        let upload = table.begin_upload(again.0, again.1).unwrap();
+        table.check_upload(again.0, again.1, upload).unwrap();
+        table.begin_upload(again.0, again.1).unwrap();
+        assert_eq!(table.check_upload(again.0, again.1, upload), Err(Refusal::Superseded));
     }
 }

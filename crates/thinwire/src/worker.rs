@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::collective::{Collective, Traffic};
-use crate::config::{Config, NonFinite};
+use crate::config::{Config, Name, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::hosts::Hosts;
@@ -102,8 +102,10 @@ impl Worker {
             shape.topology = Topology::Served;
         }
         let lr_scale = config.groups(params.len())?.lr_scale;
+        let mut exchange = Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?);
+        exchange.of_state = config.name != Name::EfficientAdam;
         Ok(Worker {
-            exchange: Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?),
+            exchange,
             hosts,
             optimizer: config.optimizer(params, workers)?,
             step: 0,

@@ -284,6 +284,33 @@ fn whoever_is_left_out_nothing_is_lost_and_nothing_counts_twice() {
     }
 }
 
+/// A momentum is a state of all: who is left out owes how far its own is from what the others made of it.
+#[test]
+fn of_a_state_who_is_left_out_owes_the_difference() {
+    const D: usize = 37;
+    let config = config("name = \"one-bit-adam\"\nwarmup = 5\nclip = 1000.0");
+    let counts = |round: u64, worker: usize| round < 5 || worker != 1 || round.is_multiple_of(3);
+    let histories = served(&config, D, 3, counts, &mut |_, _| {}, |rank, line| {
+        let mut x = start(D);
+        let mut worker = Worker::new(&config, &x, Box::new(line)).unwrap();
+        let mut history = Vec::new();
+        for t in 0..STEPS {
+            let (m, e, gradient) = (vector(&mut worker, "m"), vector(&mut worker, "up_residue"), noisy(9, rank, t, D));
+            worker.step(&mut x, &gradient, rate().at(t)).unwrap();
+            let own = m.iter().zip(widen(&gradient)).map(|(m, g)| 0.9 * m + 0.1 * g).collect::<Vec<_>>();
+            history.push((own, e, vector(&mut worker, "up_residue"), vector(&mut worker, "m")));
+        }
+        history
+    });
+    for (t, (own, before, after, mean)) in histories[1].iter().enumerate().skip(5).filter(|(t, _)| !t.is_multiple_of(3))
+    {
+        let got = (0..D).map(|k| after[k] - before[k]).collect::<Vec<_>>();
+        let want = (0..D).map(|k| own[k] - mean[k]).collect::<Vec<_>>();
+        let off = apart(&got, &want);
+        assert!(off < 10.0 * ROUNDING, "step {t}: off by {off:e}");
+    }
+}
+
 /// What a server must not take from anybody.
 #[test]
 fn an_owner_refuses_what_is_not_of_its_round() {

@@ -53,6 +53,9 @@ pub struct Exchange {
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
+    /// What coarse means are of: a step that each worker adds, as in Efficient-Adam, or a state of all, such as a momentum. It
+    /// makes a difference to who was left out of one.
+    pub of_state: bool,
 }
 
 impl Exchange {
@@ -71,6 +74,7 @@ impl Exchange {
             up_residue: Floats::zeroed(whole),
             down_residue: Floats::zeroed(owned),
             digest: 0,
+            of_state: true,
         }
     }
 
@@ -116,6 +120,7 @@ impl Exchange {
         let mut under_way = round::UnderWay {
             coding,
             coarse,
+            of_state: self.of_state,
             shape: self.shape,
             step: now.step,
             contributes: now.contributes,

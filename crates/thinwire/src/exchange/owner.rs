@@ -43,11 +43,6 @@ impl Owner {
         Ok(Owner { shape, codings, threads: config.threads()?, residue, next })
     }
 
-    /// The longest message, up or down.
-    pub fn longest_message(&self) -> usize {
-        self.codings.longest_message()
-    }
-
     /// The length of a whole message up, in the round that `expected` (a message, or its header alone) belongs to.
     pub fn length(&self, expected: &[u8]) -> Result<usize> {
         let place = self.place(expected)?;

@@ -49,6 +49,8 @@ pub(super) struct UnderWay<'a, const R: usize, const W: usize, F, A> {
     pub contributes: bool,
     /// Of the shared state before this round.
     pub digest: u64,
+    /// What is averaged: a step that each worker adds, or a state of all.
+    pub of_state: bool,
     /// Empty in an exact mean.
     pub up_residue: &'a mut [f32],
     pub down_residue: &'a mut [f32],
@@ -299,7 +301,8 @@ where
                     _ => self.shape.workers as u32,
                 };
                 let received = receive(self.group, from, &expected, &mut self.mail.down, payload_len, most);
-                if self.coarse && self.contributes && self.group.left_out() {
+                // Of a state there is nothing to take back without the mean to compare it with.
+                if self.is_left_out() && (received.is_ok() || !self.of_state) {
                     self.take_back()?;
                 }
                 received?;
@@ -321,6 +324,11 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Whether a server took the mean without this worker, which had something to say.
+    fn is_left_out(&self) -> bool {
+        self.coarse && self.contributes && self.group.left_out()
     }
 
     /// e ← e + q: a server took the mean without this worker's q, and all of it is still to be said. A round with a server has one
@@ -346,10 +354,14 @@ where
     }
 
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
+    ///
+    /// Of a state, such as a momentum, who was left out has told nothing, but the others have: what is still to be said is how far
+    /// its own is from theirs, e ← e − p. A step that each worker adds is owed whole.
     fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
         let (block, codec) = (self.coding.layout.block, self.coding.codec(Way::Down));
+        let compares = self.of_state && self.is_left_out();
         let span = Span {
-            residue: &mut [],
+            residue: if compares { part(self.up_residue, range.clone()) } else { &mut [] },
             vectors: self.vectors.part(range.clone()),
             range,
             bytes: &mut self.mail.down[HEADER_LEN..],
@@ -358,8 +370,11 @@ where
         let (threads, apply) = (self.threads, &self.apply);
         self.group.packing(|| {
             threads.walk(span, |mut tile, mean| {
-                tile.blocks().try_for_each(|(block, _, bytes)| {
-                    codec.decode(bytes, &mut mean[block]).map_err(|fault| Error::Payload { worker, fault })
+                tile.blocks().try_for_each(|(block, residue, bytes)| {
+                    let mean = &mut mean[block];
+                    codec.decode(bytes, mean).map_err(|fault| Error::Payload { worker, fault })?;
+                    residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
+                    Ok(())
                 })?;
                 apply(tile.range.clone(), tile.vectors.part(0..mean.len()), mean);
                 Ok(())

@@ -80,7 +80,8 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let (rounds, parameters) = (run.rounds(), run.spec.parameters);
     let rules = rules(arguments, &job)?;
     let server = Server::start(run, arguments.listen, rules, security)?;
-    if !arguments.common.quiet {
+    tracing::info!(address = %server.address(), rounds, "listening");
+    if !arguments.common.quiet && arguments.log == "text" {
         let scheme = if arguments.tls_cert.is_some() { "https" } else { "http" };
         let from = if again { format!(", going on after {rounds} rounds") } else { String::new() };
         bar.suspend(|| {
@@ -93,8 +94,10 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
                 report::shown(&job.config.name.to_string()),
                 dir.display()
             );
-            say!("page      {scheme}://{}/", server.address());
-            say!("workers   thinwire join {}{}", server.address(), shown_flags(arguments));
+            let (address, here) = (server.address(), server.address().ip().is_unspecified());
+            let host = if here { format!("THIS-HOST:{}", address.port()) } else { address.to_string() };
+            say!("page      {scheme}://{host}/");
+            say!("workers   thinwire join {host}{}", shown_flags(arguments));
         });
     }
     Ok((server, dir))

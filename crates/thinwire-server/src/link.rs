@@ -146,6 +146,12 @@ impl From<Status> for End {
         if is_about_trust(&text) {
             return End::Refused(text);
         }
+        // What TLS answers to one who does not speak it looks like this.
+        if text.contains("frame with invalid size") {
+            return End::Refused(
+                "what it answers is no HTTP; it may want TLS, for which a CA must be given".to_owned(),
+            );
+        }
         match status.code() {
             Code::InvalidArgument
             | Code::FailedPrecondition

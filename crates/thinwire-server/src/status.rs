@@ -84,7 +84,7 @@ impl Status {
             workers: spec.workers,
             steps: spec.steps,
             rounds: *hall.rounds.borrow(),
-            step: step.unwrap_or(if hall.end().is_some() { spec.steps } else { 0 }),
+            step: if hall.end().is_some() { spec.steps } else { step },
             arrived,
             members,
             rounds_served: count(&stats.rounds),

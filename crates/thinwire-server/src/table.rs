@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thinwire::message::Header;
 
 /// When rounds are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub struct Table {
     seats: Vec<Seat>,
     sessions: u64,
     round: u64,
+    step: u64,
     /// What messages of the round must look like; none while it is made, and after the last.
     expected: Option<Arc<[u8]>>,
     arrived: BTreeMap<u32, Arrived>,
@@ -109,7 +111,7 @@ impl Table {
         };
         let seats = names.into_iter().enumerate().map(seat).collect();
         let sessions = u64::from(start) << 32;
-        Table { rules, seats, sessions, round: 0, expected: None, arrived: BTreeMap::new(), first: None }
+        Table { rules, seats, sessions, round: 0, step: 0, expected: None, arrived: BTreeMap::new(), first: None }
     }
 
     pub fn seats(&self) -> &[Seat] {
@@ -124,10 +126,9 @@ impl Table {
         self.round
     }
 
-    /// The step of the round, unless it is being made.
-    pub fn step(&self) -> Option<u64> {
-        let (header, _) = thinwire::message::Header::read(self.expected.as_deref()?, 0).ok()?;
-        Some(header.step)
+    /// The step of the round.
+    pub fn step(&self) -> u64 {
+        self.step
     }
 
     /// Members that are here.
@@ -305,6 +306,8 @@ impl Table {
 
     /// The next round may come; none after the last.
     pub fn open(&mut self, round: u64, expected: Option<Arc<[u8]>>) {
+        let header = expected.as_deref().and_then(|expected| Header::read(expected, 0).ok());
+        self.step = header.map_or(self.step, |(header, _)| header.step);
         (self.round, self.expected) = (round, expected);
     }
 }

@@ -29,8 +29,9 @@ const D: usize = 64;
 const WORKERS: usize = 4;
 const DEADLINE: Duration = Duration::from_millis(250);
 
-/// Of the loss at the start: how much higher a run with faults may end.
-const MARGIN: f64 = 0.02;
+/// Of the loss at the start: how much higher a run with faults may end. Efficient-Adam's updates are owed whole, and it makes up
+/// for what it missed; 1-bit Adam and 0/1 Adam drop the gradients of exact rounds, and what they owe disturbs their momentum.
+const MARGIN: [f64; 2] = [0.02, 0.1];
 
 /// A number below `below`, the same whenever asked.
 fn chance(seed: u64, what: &str, which: u64, below: u64) -> u64 {
@@ -281,11 +282,11 @@ fn check_log(words: &str, steps: u64, outcome: &Outcome) {
 
 #[test]
 fn whatever_happens_the_run_ends_as_it_would_have() {
-    for (words, steps, seed) in [
-        ("name = \"efficient-adam\"\nweight_decay = 0.0", 300, 1),
-        ("name = \"efficient-adam\"\nweight_decay = 0.0\ncodec = \"sign\"", 200, 2),
-        ("name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 2\nvariance_gap = 4", 300, 3),
-        ("name = \"one-bit-adam\"\nwarmup = 40", 200, 4),
+    for (words, steps, margin, seed) in [
+        ("name = \"efficient-adam\"\nweight_decay = 0.0", 300, MARGIN[0], 1),
+        ("name = \"efficient-adam\"\nweight_decay = 0.0\ncodec = \"sign\"", 200, MARGIN[0], 2),
+        ("name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 2\nvariance_gap = 4", 300, MARGIN[1], 3),
+        ("name = \"one-bit-adam\"\nwarmup = 40", 200, MARGIN[1], 4),
     ] {
         let undisturbed = campaign(words, steps, seed, false);
         check_log(words, steps, &undisturbed);
@@ -301,7 +302,7 @@ fn whatever_happens_the_run_ends_as_it_would_have() {
         assert!(kills > 0 && outcome.server_kills > 1 && left_out > 0 && returns > 0, "a campaign without faults");
         assert!(without < 0.2 * first, "{words}: it learns");
         assert!(
-            with < without + MARGIN * first,
+            with < without + margin * first,
             "{words}: {with} with faults, {without} without, {first} at the start"
         );
     }

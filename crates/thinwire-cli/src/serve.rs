@@ -58,6 +58,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     security.check(arguments.listen)?;
     let job = job(arguments)?;
     let dir = arguments.common.out.clone().unwrap_or_else(|| folder(&job));
+    let rules = rules(arguments, &job)?;
     let told = common_settings(&job)?;
     let retention = Retention { keep: arguments.keep, snapshot_every: arguments.snapshot_every };
     if Run::exists(&dir) && arguments.common.overwrite {
@@ -78,7 +79,6 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         difference(&run.spec.job, &told)
     );
     let (rounds, parameters) = (run.rounds(), run.spec.parameters);
-    let rules = rules(arguments, &job)?;
     let server = Server::start(run, arguments.listen, rules, security)?;
     tracing::info!(address = %server.address(), rounds, "listening");
     if !arguments.common.quiet && arguments.log == "text" {

@@ -132,7 +132,7 @@ impl Replica {
     }
 
     /// What comes next; to be asked once at the start, and once after each [`Replica::hear`].
-    pub fn next(&mut self) -> Result<Next> {
+    pub fn what_next(&mut self) -> Result<Next> {
         match self.said()? {
             Said::Next(next) => Ok(next),
             _ => unreachable!("it has heard nothing"),

@@ -128,7 +128,7 @@ impl Run {
         let mut owner = Owner::new(&spec.config, initial.len())?;
         write_snapshot(dir, 0, &start, owner.residue(), &BTreeMap::new())?;
         let (log, inputs) = (Log::create(dir)?, Frames::create(inputs_path(dir, 0), MAGIC)?);
-        let next = replica.next()?;
+        let next = replica.what_next()?;
         let text = serde_json::to_string_pretty(&spec).expect("plain data");
         write_whole(&dir.join("run.json"), text.as_bytes())?; // last: now there is a run
         let (dir, counted) = (dir.to_owned(), BTreeMap::new());
@@ -161,7 +161,7 @@ impl Run {
         };
         let from = From::Snapshot(&state);
         let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
-        let mut next = replica.next()?;
+        let mut next = replica.what_next()?;
         let mut found = places.iter().peekable();
         for round in snapshot..log.next() {
             let record = log.shelf().read(round)?.expect("a round of the log");
@@ -177,7 +177,7 @@ impl Run {
             }
             count(&mut counted, &record);
             replica.hear(record.message.to_vec(), false)?;
-            next = replica.next()?;
+            next = replica.what_next()?;
         }
         if let Some(place) = found.next() {
             inputs.cut(*place)?; // of a round that did not come to be
@@ -240,7 +240,7 @@ impl Run {
         count(&mut self.counted, &record);
         let due = self.rounds() - self.snapshot >= self.retention.snapshot_every;
         let state = self.replica.hear(record.message.to_vec(), due)?;
-        self.next = self.replica.next()?;
+        self.next = self.replica.what_next()?;
         if let Some(state) = state
             && let Err(error) = self.keep_snapshot(&state)
         {
@@ -260,7 +260,7 @@ impl Run {
         let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
         let mut state = None;
         for round in snapshot..self.rounds() {
-            replica.next()?;
+            replica.what_next()?;
             let record = self.shelf().read(round)?.expect("a round of the log");
             state = replica.hear(record.message.to_vec(), round + 1 == self.rounds())?;
         }

@@ -18,6 +18,12 @@ pub enum Command {
     Compare(Compare),
     /// Measure the network between the workers, and the means that training takes over it
     Probe(Probe),
+    /// Keep a run for workers that come and go: a parameter server. The flags of `train` say what runs
+    #[cfg(feature = "server")]
+    Serve(Serve),
+    /// Work for a parameter server, which says what runs
+    #[cfg(feature = "server")]
+    Join(Join),
     /// Turn run folders into one self-contained HTML page with plots
     Report(Report),
 }
@@ -81,6 +87,119 @@ pub struct Probe {
     #[arg(long)]
     pub json: bool,
     /// No progress, no table: only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[cfg(feature = "server")]
+#[derive(Args)]
+#[command(
+    allow_negative_numbers = true,
+    // What of `train`'s flags means something else here, or nothing.
+    mut_arg("transport", |arg| arg.hide(true)),
+    mut_arg("hosts", |arg| arg.hide(true)),
+    mut_arg("hierarchy", |arg| arg.hide(true)),
+    mut_arg("workers", |arg| arg.help("Workers that the run is made for; fewer or more may come [default: 4]")),
+    mut_arg("deadline", |arg| arg.help("Seconds that a round waits for others after its first message [default: 30]")),
+    mut_arg("out", |arg| {
+        arg.help("Where the run is kept; if one is there, it goes on [default: runs/server-TASK-OPTIMIZER]")
+    }),
+    mut_arg("checkpoint_every", |arg| arg.help("Steps between checkpoints of the workers; 0: only at the end [default: 0]")),
+)]
+pub struct Serve {
+    /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: efficient-adam]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Where to listen. Anything but this machine's own address needs TLS, and a token or certificates of the workers
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070", help_heading = "Server")]
+    pub listen: std::net::SocketAddr,
+    /// The fewest workers that make a round, or `all` of --workers
+    #[arg(long, value_name = "N|all", default_value = "1", help_heading = "Server")]
+    pub quorum: String,
+    /// Rounds in the log: who missed no more of them can follow from where it was
+    #[arg(long, value_name = "ROUNDS", default_value_t = 1000, help_heading = "Server")]
+    pub keep: u64,
+    /// Rounds between snapshots
+    #[arg(long, value_name = "ROUNDS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
+    pub snapshot_every: u64,
+    /// The most workers that may ever join
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
+    pub max_members: u32,
+    /// The server's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server")]
+    pub tls_key: Option<PathBuf>,
+    /// Workers need a certificate that this one has signed (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server")]
+    pub client_ca: Option<PathBuf>,
+    /// Workers must know what is in this file: at least 16 characters
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub token_file: Option<PathBuf>,
+    /// How the log on standard error looks: text or json
+    #[arg(long, value_name = "FORM", default_value = "text", value_parser = ["text", "json"], help_heading = "Server")]
+    pub log: String,
+    /// Log every round too
+    #[arg(long, short, help_heading = "Server")]
+    pub verbose: bool,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[cfg(feature = "server")]
+#[derive(Args)]
+pub struct Join {
+    /// The server's HOST:PORT
+    #[arg(value_name = "HOST:PORT")]
+    pub server: String,
+    /// A name by which the server knows this worker again [default: this host's and a number]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The data, if the server was given some: the same must be here
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// The sentences, if the server was given some
+    #[arg(long, value_name = "FILE.tsv")]
+    pub finetune: Option<PathBuf>,
+    /// The sentences to score, if the server was given some
+    #[arg(long, value_name = "FILE.tsv")]
+    pub finetune_eval: Option<PathBuf>,
+    /// The files of the gpt2 tokenizer, if the server was given some
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer_files: Option<PathBuf>,
+    /// Where this worker leaves its results. With its own checkpoint there, it comes back with it
+    /// [default: runs/TASK-OPTIMIZER-NAME]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Start over although --out holds an unfinished run
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Steps between checkpoints; 0: only when interrupted, and at the end [default: the server's]
+    #[arg(long, value_name = "N")]
+    pub checkpoint_every: Option<u64>,
+    /// The certificate that has signed the server's (PEM): the connection is encrypted
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// This worker's certificate (PEM), where the server wants one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of --cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The name in the server's certificate, if it is not HOST
+    #[arg(long, value_name = "NAME")]
+    pub server_name: Option<String>,
+    /// The token, as in the server's --token-file
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Seconds that the server may be out of reach before this worker gives up
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub patience: u64,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// No progress, no summary: only errors
     #[arg(long, short)]
     pub quiet: bool,
 }

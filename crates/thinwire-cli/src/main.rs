@@ -8,7 +8,7 @@
 //! | [`session`] | the loop that trains, of one worker of a group |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
-//! | [`train`], [`compare`], [`probe`], [`report`] | the commands |
+//! | [`train`], [`compare`], [`probe`], [`serve`], [`join`], [`report`] | the commands |
 //!
 //! Standard output carries results (`--json`), standard error everything else. Exit codes: 0 done, 2 bad usage
 //! or input, 1 a run that failed, 130 interrupted, after its checkpoint is written.
@@ -17,11 +17,15 @@ mod arguments;
 mod compare;
 mod failure;
 mod job;
+#[cfg(feature = "server")]
+mod join;
 mod journal;
 mod probe;
 mod record;
 mod report;
 mod screen;
+#[cfg(feature = "server")]
+mod serve;
 mod session;
 mod settings;
 mod team;
@@ -49,6 +53,10 @@ fn main() -> ExitCode {
         Command::Train(arguments) => together(&arguments.common.transport, |team| train::command(arguments, team)),
         Command::Compare(arguments) => together(&arguments.common.transport, |team| compare::command(arguments, team)),
         Command::Probe(arguments) => together(&arguments.transport, |team| probe::command(arguments, team)),
+        #[cfg(feature = "server")]
+        Command::Serve(arguments) => ended(serve::command(arguments), None),
+        #[cfg(feature = "server")]
+        Command::Join(arguments) => ended(join::command(arguments), None),
         Command::Report(arguments) => ended(report_command(arguments), None),
     }
 }

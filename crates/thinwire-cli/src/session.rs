@@ -20,7 +20,7 @@ use thinwire_models::{Learner, Score, Share};
 const PACE: f64 = 0.25;
 
 /// Held-out examples of an evaluation during the run.
-const GLANCE: usize = 256;
+pub const GLANCE: usize = 256;
 
 /// What the workers of a session have in common.
 pub struct Session<'a> {
@@ -276,7 +276,7 @@ impl Loop<'_> {
 }
 
 /// What the step averaged: a sync at the end of the run makes a skipped step a coarse one.
-fn round(before: &Traffic, after: &Traffic) -> &'static str {
+pub fn round(before: &Traffic, after: &Traffic) -> &'static str {
     match (before.rounds, after.rounds) {
         (before, after) if after.exact > before.exact => "exact",
         (before, after) if after.coarse > before.coarse => "coarse",

@@ -146,7 +146,7 @@ fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
 }
 
 /// A folder without a run.
-fn empty(dir: &Path) -> anyhow::Result<()> {
+pub fn empty(dir: &Path) -> anyhow::Result<()> {
     let gone = |old: &Path, removed: std::io::Result<()>| match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| old.display().to_string()),
         _ => Ok(()), // never there, or another worker was faster
@@ -231,7 +231,7 @@ pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
 }
 
 /// What must be the same on all machines; where their files are, and how long they wait, is for each to say.
-fn common_settings(job: &Job) -> anyhow::Result<String> {
+pub fn common_settings(job: &Job) -> anyhow::Result<String> {
     let mut common = Settings { out: None, data: None, from: None, deadline: None, ..job.settings.clone() };
     (common.finetune, common.finetune_eval, common.tokenizer_files) = (None, None, None);
     Ok(toml::to_string(&common)?)
@@ -322,7 +322,7 @@ fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) ->
     }
 }
 
-fn sample(gpt: &Gpt, params: &[f32], job: &Job) -> String {
+pub fn sample(gpt: &Gpt, params: &[f32], job: &Job) -> String {
     gpt.sample(params, "\n", SAMPLE, 0.8, job.settings.seed.expect("resolved"))
 }
 

@@ -8,13 +8,17 @@ use crate::codec::Codec;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Who averages: everyone a part of the vector, or worker 0 all of it.
+/// Who averages: everyone a part of the vector, worker 0 all of it, or a server that is none of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
     #[default]
     Sharded,
     Central,
+    /// The central form with the owner outside of the group, in the seat after the last worker's. No word of a configuration:
+    /// a transport to a server makes it so ([`Collective::served`](crate::Collective::served)).
+    #[serde(skip)]
+    Served,
 }
 
 /// How one kind of round cuts the vector.
@@ -46,16 +50,17 @@ impl Layout {
         match self.topology {
             Topology::Sharded => 0..self.workers,
             Topology::Central => 0..1,
+            Topology::Served => self.workers..self.workers + 1,
         }
     }
 
-    /// The blocks that worker `r` owns.
+    /// The blocks that worker `r` owns; or the server, in the seat after the last.
     pub fn owned(&self, r: usize) -> Range<usize> {
         let share = |r: usize| (r as u128 * self.blocks() as u128 / self.workers as u128) as usize;
         match self.topology {
             Topology::Sharded => share(r)..share(r + 1),
-            Topology::Central if r == 0 => 0..self.blocks(),
-            Topology::Central => 0..0,
+            _ if self.owners().contains(&r) => 0..self.blocks(),
+            Topology::Central | Topology::Served => 0..0,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::collective::{Collective, Traffic};
-use crate::config::{Config, NonFinite};
+use crate::config::{Config, Name, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::hosts::Hosts;
 use crate::kernel::reduce;
+use crate::layout::Topology;
+use crate::memory::Floats;
 use crate::message::Operation;
 use crate::optimizer::{self, Entry, Now, Optimizer, Share};
 use crate::schedule::Round;
@@ -91,12 +93,21 @@ impl Worker {
     fn unmet(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
         let config = config.resolved()?;
         let hosts = config.hosts(&Hosts::new(&group.hosts()))?;
-        let shape = config.shape(params.len(), group.size());
+        let mut shape = config.shape(params.len(), group.size());
+        let workers = group.served().unwrap_or(shape.workers);
+        if group.served().is_some() {
+            if shape.topology != Topology::Central {
+                return Err(Error::config("topology", "sharded", "accepted with a server: central"));
+            }
+            shape.topology = Topology::Served;
+        }
         let lr_scale = config.groups(params.len())?.lr_scale;
+        let mut exchange = Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?);
+        exchange.of_state = config.name != Name::EfficientAdam;
         Ok(Worker {
-            exchange: Exchange::new(shape, config.codings(shape, &hosts), group, config.threads()?),
+            exchange,
             hosts,
-            optimizer: config.optimizer(params, shape.workers)?,
+            optimizer: config.optimizer(params, workers)?,
             step: 0,
             rates: vec![0.0; lr_scale.len()],
             lr_scale,
@@ -127,14 +138,19 @@ impl Worker {
     pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
         self.check_step(params, grad, &[lr])?;
         self.guarded(|worker| {
-            for (rate, scale) in worker.rates.iter_mut().zip(&worker.lr_scale) {
-                *rate = f64::from(lr) * scale;
-                if !(*rate as f32).is_finite() {
-                    return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
-                }
-            }
+            worker.set_rates(lr)?;
             worker.take_step(params, grad, lr, &[])
         })
+    }
+
+    fn set_rates(&mut self, lr: f32) -> Result<()> {
+        for (rate, scale) in self.rates.iter_mut().zip(&self.lr_scale) {
+            *rate = f64::from(lr) * scale;
+            if !(*rate as f32).is_finite() {
+                return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
+            }
+        }
+        Ok(())
     }
 
     /// One step in which every parameter group has a learning rate of its own, in place of `lr` times its `lr_scale`: for
@@ -173,6 +189,28 @@ impl Worker {
             }
             self.exchange.group.traffic.left_out += 1;
         }
+        self.take_part(params, grad, lr, given, contributes).map(|_| ())
+    }
+
+    /// One step of the others: this worker has no gradient, and hears what they come to. With a schedule that skips rounds it may
+    /// be a step in which nothing is heard. So a worker that comes late, or was away, gets to where the others are.
+    pub fn follow(&mut self, params: &mut [f32], lr: f32) -> Result<Round> {
+        self.check_step(params, params, &[lr])?;
+        let nothing = Floats::zeroed(params.len());
+        self.guarded(|worker| {
+            worker.set_rates(lr)?;
+            worker.take_part(params, &nothing, lr, &[], false)
+        })
+    }
+
+    fn take_part(
+        &mut self,
+        params: &mut [f32],
+        grad: &[f32],
+        lr: f32,
+        given: &[f32],
+        contributes: bool,
+    ) -> Result<Round> {
         self.exchange.agree_on(&lr.to_le_bytes());
         if !given.is_empty() {
             self.exchange.agree_on(bytemuck::cast_slice(given));
@@ -187,7 +225,7 @@ impl Worker {
             self.exchange.group.traffic.rounds.count(round);
         }
         self.step += 1;
-        Ok(())
+        Ok(round)
     }
 
     fn is_finite(&self, grad: &[f32]) -> bool {

@@ -10,5 +10,7 @@ mod launchers;
 mod mpi;
 mod probe;
 mod report;
+#[cfg(feature = "server")]
+mod server;
 mod stop;
 mod train;

@@ -111,13 +111,14 @@ fn rename(from: &Path, to: &Path) -> Result<()> {
     flushed.map_err(Error::io(folder))
 }
 
-fn view<'a>(slot: &'a Slot<'_>) -> TensorView<'a> {
-    let (dtype, len, bytes) = match slot {
-        Slot::Floats(values) => (Dtype::F32, values.len(), bytemuck::cast_slice(values)),
-        Slot::Doubles(values) => (Dtype::F64, values.len(), bytemuck::cast_slice(values)),
-        Slot::Word(word) => (Dtype::U64, 1, bytemuck::bytes_of(&**word)),
+/// An entry's numbers as safetensors has them: one dimension.
+pub fn view<'a>(slot: &'a Slot<'_>) -> TensorView<'a> {
+    let (dtype, len) = match slot {
+        Slot::Floats(values) => (Dtype::F32, values.len()),
+        Slot::Doubles(values) => (Dtype::F64, values.len()),
+        Slot::Word(_) => (Dtype::U64, 1),
     };
-    TensorView::new(dtype, vec![len], bytes).expect("as many bytes as values take")
+    TensorView::new(dtype, vec![len], slot.as_bytes()).expect("as many bytes as values take")
 }
 
 /// The length and the digest of a file.

@@ -30,7 +30,7 @@ impl Checkpoint {
         }
         for entry in entries {
             match (same, &entry.share) {
-                (true, _) | (false, Share::Same) => files[0].read(entry.name, 0, bytes_of(&mut entry.slot))?,
+                (true, _) | (false, Share::Same) => files[0].read(entry.name, 0, entry.slot.as_bytes_mut())?,
                 (false, Share::Mean) => read_mean(&mut files, entry)?,
                 (false, Share::Cut(range)) => read_cut(&mut files, entry.name, range.clone(), &mut entry.slot)?,
             }
@@ -61,10 +61,10 @@ impl Checkpoint {
         let lengths = files.iter().map(|file| Ok(file.place(entry.name)?.1)).collect::<Result<Vec<_>>>()?;
         if !same && let Share::Cut(_) = entry.share {
             let (whole, got) = (4 * self.manifest.parameters as u64, lengths.iter().sum::<u64>());
-            let none = got == 0 && len_of(&entry.slot) == 0;
+            let none = got == 0 && entry.slot.as_bytes().len() as u64 == 0;
             return if none || got == whole { Ok(()) } else { Err(wrong(&self.dir, got, whole)) };
         }
-        let expected = len_of(&entry.slot);
+        let expected = entry.slot.as_bytes().len() as u64;
         match lengths.iter().zip(files).find(|(got, _)| **got != expected) {
             Some((got, file)) => Err(wrong(&file.path, *got, expected)),
             None => Ok(()),
@@ -213,21 +213,5 @@ fn dtype(slot: &Slot<'_>) -> Dtype {
         Slot::Floats(_) => Dtype::F32,
         Slot::Doubles(_) => Dtype::F64,
         Slot::Word(_) => Dtype::U64,
-    }
-}
-
-fn len_of(slot: &Slot<'_>) -> u64 {
-    match slot {
-        Slot::Floats(values) => 4 * values.len() as u64,
-        Slot::Doubles(values) => 8 * values.len() as u64,
-        Slot::Word(_) => 8,
-    }
-}
-
-fn bytes_of<'a>(slot: &'a mut Slot<'_>) -> &'a mut [u8] {
-    match slot {
-        Slot::Floats(values) => bytemuck::cast_slice_mut(values),
-        Slot::Doubles(values) => bytemuck::cast_slice_mut(values),
-        Slot::Word(word) => bytemuck::bytes_of_mut(*word),
     }
 }

@@ -60,7 +60,8 @@ impl Metered {
     pub fn new(collective: Box<dyn Collective>) -> Metered {
         let (hosts, me) = (collective.hosts(), collective.rank());
         assert_eq!(hosts.len(), collective.size(), "a transport knows the host of each of its workers");
-        let is_elsewhere = hosts.iter().map(|host| *host != hosts[me]).collect();
+        let server = collective.served().map(|_| true);
+        let is_elsewhere = hosts.iter().map(|host| *host != hosts[me]).chain(server).collect();
         Metered { collective, is_elsewhere, traffic: Traffic::default() }
     }
 
@@ -70,6 +71,11 @@ impl Metered {
 
     pub fn size(&self) -> usize {
         self.collective.size()
+    }
+
+    /// See [`Collective::left_out`].
+    pub fn left_out(&self) -> bool {
+        self.collective.left_out()
     }
 
     pub fn others(&self) -> impl Iterator<Item = usize> + use<> {

@@ -32,6 +32,18 @@ pub trait Collective: Send {
         vec![0; self.size()]
     }
 
+    /// For how many workers a server takes the means, where one does. Then this worker is alone in its group, rank 0 of 1; rank 1
+    /// is the server, which nobody but a round sends to. A round is one message up, and one down.
+    fn served(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether the mean that came last, or that failed to come, was taken without this worker's message. A server that waits for
+    /// nobody may do so; the worker then keeps in its residue what it had sent.
+    fn left_out(&self) -> bool {
+        false
+    }
+
     /// Makes room for `under_way` messages to each worker at once, of up to `longest` bytes, so that sending and receiving need
     /// not allocate.
     fn reserve(&mut self, longest: usize, under_way: usize);

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::exchange::{Coding, Codings};
 use crate::groups::Groups;
 use crate::hosts::Hosts;
-use crate::layout::Shape;
+use crate::layout::{Shape, Topology};
 use crate::optimizer::{Adam, Auto, Clip, EfficientAdam, Hyper, OneBitAdam, Optimizer, WarmUp, ZeroOneAdam};
 use crate::schedule::{Calendar, SyncSteps, VarianceSteps};
 use crate::tiles::Threads;
@@ -35,6 +35,11 @@ impl Config {
 
     pub(crate) fn codings(&self, shape: Shape, hosts: &Hosts) -> Codings {
         let (bucket, inside) = (self.bucket.expect("resolved"), self.host_codec.expect("resolved"));
+        // To a server a round is one message, and the server is a host of its own.
+        let (bucket, hosts) = match shape.topology {
+            Topology::Served => (usize::MAX, &Hosts::apart(shape.workers + 1)),
+            _ => (bucket, hosts),
+        };
         let coding = |up, down| Coding::on_hosts(shape, [inside, up, down], bucket, hosts);
         let coarse = self.codec_up.zip(self.codec_down);
         Codings {

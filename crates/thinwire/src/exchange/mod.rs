@@ -18,20 +18,23 @@
 //! by tile (`apply`), so that what an optimizer computes before and after is part of the same pass over memory.
 
 mod coding;
+mod owner;
 mod round;
 mod sum;
 
 pub use coding::{Coding, Codings};
+pub use owner::Owner;
 
 use crate::codec::CodecName;
 use crate::collective::{Collective, Metered};
 use crate::error::{Error, Result};
-use crate::layout::Shape;
+use crate::layout::{Shape, Topology};
 use crate::memory::Floats;
 use crate::message::{Header, Operation};
 use crate::optimizer::{Entry, Now, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Threads, Vectors};
+use coding::Way;
 use round::Mail;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -50,6 +53,9 @@ pub struct Exchange {
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
+    /// What coarse means are of: a step that each worker adds, as in Efficient-Adam, or a state of all, such as a momentum. It
+    /// makes a difference to who was left out of one.
+    pub of_state: bool,
 }
 
 impl Exchange {
@@ -68,6 +74,7 @@ impl Exchange {
             up_residue: Floats::zeroed(whole),
             down_residue: Floats::zeroed(owned),
             digest: 0,
+            of_state: true,
         }
     }
 
@@ -79,9 +86,14 @@ impl Exchange {
         self.digest
     }
 
+    /// Whether there is nobody to agree with: no other worker, and no server.
+    fn is_alone(&self) -> bool {
+        self.shape.workers == 1 && self.shape.topology != Topology::Served
+    }
+
     /// Adds to the digest what must be the same on all workers; the next round finds out whether it is.
     pub fn agree_on(&mut self, bytes: &[u8]) {
-        if self.shape.workers == 1 {
+        if self.is_alone() {
             return;
         }
         self.digest = xxh3_64_with_seed(bytes, self.digest);
@@ -102,12 +114,13 @@ impl Exchange {
         let coarse = round == Round::Coarse;
         let coding = if coarse { &self.codings.coarse } else { &self.codings.exact };
         let coding = coding.as_ref().expect("a coding for every round the calendar has");
-        if self.shape.workers == 1 && coding.loses_nothing() {
+        if self.is_alone() && coding.loses_nothing() {
             return Ok(self.mean_of_one(round, now, vectors, fill, apply));
         }
         let mut under_way = round::UnderWay {
             coding,
             coarse,
+            of_state: self.of_state,
             shape: self.shape,
             step: now.step,
             contributes: now.contributes,

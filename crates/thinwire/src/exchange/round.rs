@@ -14,7 +14,7 @@ use super::sum::{Sum, encode};
 use super::{Coding, opened};
 use crate::collective::Metered;
 use crate::error::{Error, Result};
-use crate::layout::Shape;
+use crate::layout::{Shape, Topology};
 use crate::message::{HEADER_LEN, Header, Operation};
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
@@ -49,6 +49,8 @@ pub(super) struct UnderWay<'a, const R: usize, const W: usize, F, A> {
     pub contributes: bool,
     /// Of the shared state before this round.
     pub digest: u64,
+    /// What is averaged: a step that each worker adds, or a state of all.
+    pub of_state: bool,
     /// Empty in an exact mean.
     pub up_residue: &'a mut [f32],
     pub down_residue: &'a mut [f32],
@@ -294,8 +296,16 @@ where
             if from == me {
                 std::mem::swap(&mut self.mail.served, &mut self.mail.down);
             } else {
-                let most = self.shape.workers as u32;
-                receive(self.group, from, &expected, &mut self.mail.down, payload_len, most)?;
+                let most = match self.shape.topology {
+                    Topology::Served => u32::MAX, // workers come and go
+                    _ => self.shape.workers as u32,
+                };
+                let received = receive(self.group, from, &expected, &mut self.mail.down, payload_len, most);
+                // Of a state there is nothing to take back without the mean to compare it with.
+                if self.is_left_out() && (received.is_ok() || !self.of_state) {
+                    self.take_back()?;
+                }
+                received?;
             }
             if relay == me {
                 for mate in coding.hosts.mates(me) {
@@ -316,11 +326,42 @@ where
         Ok(())
     }
 
+    /// Whether a server took the mean without this worker, which had something to say.
+    fn is_left_out(&self) -> bool {
+        self.coarse && self.contributes && self.group.left_out()
+    }
+
+    /// e ← e + q: a server took the mean without this worker's q, and all of it is still to be said. A round with a server has one
+    /// bucket, which is still in `mail.out`.
+    fn take_back(&mut self) -> Result<()> {
+        let (coding, me) = (self.coding, self.group.rank());
+        let (block, codec) = (coding.layout.block, coding.codec(Way::Up));
+        let span = Span {
+            residue: &mut *self.up_residue,
+            vectors: Vectors { read: [], write: [] },
+            range: 0..self.shape.values,
+            bytes: &mut self.mail.out[HEADER_LEN..],
+            cut: Cut { block, encoded: codec.encoded_len(block) },
+        };
+        let threads = self.threads;
+        self.group.packing(|| {
+            threads.walk(span, |mut tile, _| {
+                tile.blocks().try_for_each(|(_, residue, bytes)| {
+                    codec.decode_add(bytes, residue).map_err(|fault| Error::Payload { worker: me, fault })
+                })
+            })
+        })
+    }
+
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
+    ///
+    /// Of a state, such as a momentum, who was left out has told nothing, but the others have: what is still to be said is how far
+    /// its own is from theirs, e ← e − p. A step that each worker adds is owed whole.
     fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
         let (block, codec) = (self.coding.layout.block, self.coding.codec(Way::Down));
+        let compares = self.of_state && self.is_left_out();
         let span = Span {
-            residue: &mut [],
+            residue: if compares { part(self.up_residue, range.clone()) } else { &mut [] },
             vectors: self.vectors.part(range.clone()),
             range,
             bytes: &mut self.mail.down[HEADER_LEN..],
@@ -329,8 +370,11 @@ where
         let (threads, apply) = (self.threads, &self.apply);
         self.group.packing(|| {
             threads.walk(span, |mut tile, mean| {
-                tile.blocks().try_for_each(|(block, _, bytes)| {
-                    codec.decode(bytes, &mut mean[block]).map_err(|fault| Error::Payload { worker, fault })
+                tile.blocks().try_for_each(|(block, residue, bytes)| {
+                    let mean = &mut mean[block];
+                    codec.decode(bytes, mean).map_err(|fault| Error::Payload { worker, fault })?;
+                    residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
+                    Ok(())
                 })?;
                 apply(tile.range.clone(), tile.vectors.part(0..mean.len()), mean);
                 Ok(())
@@ -340,7 +384,7 @@ where
 }
 
 /// How many workers these messages are of.
-fn contributions(messages: &[Vec<u8>]) -> u32 {
+pub(super) fn contributions(messages: &[Vec<u8>]) -> u32 {
     messages.iter().map(|message| Header::contributions_in(message)).sum()
 }
 
@@ -360,7 +404,7 @@ fn receive(
 }
 
 /// A payload is of at most `most` workers; it is as long as its blocks take, or empty when nobody is in it.
-fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
+pub(super) fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
     let malformed = |problem: String| Err(Error::Malformed { worker, problem });
     if header.contributions > most {
         return malformed(format!("{} workers in it where {most} may be", header.contributions));

@@ -21,6 +21,25 @@ pub enum Slot<'a> {
     Word(&'a mut u64),
 }
 
+impl Slot<'_> {
+    /// The numbers as they lie in memory.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Slot::Floats(values) => bytemuck::cast_slice(values),
+            Slot::Doubles(values) => bytemuck::cast_slice(values),
+            Slot::Word(word) => bytemuck::bytes_of(&**word),
+        }
+    }
+
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Slot::Floats(values) => bytemuck::cast_slice_mut(values),
+            Slot::Doubles(values) => bytemuck::cast_slice_mut(values),
+            Slot::Word(word) => bytemuck::bytes_of_mut(*word),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Entry<'a> {
     pub name: &'static str,

@@ -1,0 +1,263 @@
+//! `thinwire serve`: a parameter server for the tasks of `train`.
+//!
+//! The same command again, after a crash or a Ctrl-C, goes on with the run in its folder.
+
+use crate::arguments::Serve;
+use crate::failure::{Failure, Outcome};
+use crate::job::Job;
+use crate::report;
+use crate::screen::{bytes, count, say};
+use crate::settings::Settings;
+use crate::train::{STOP, common_settings, print, task_name};
+use anyhow::{Context, ensure};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use thinwire_server::{Retention, Rules, Run, Security, Server, Status, Tls};
+use tracing_subscriber::filter::LevelFilter;
+
+/// How long workers may take to fetch the end of a run before the server ends.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Seconds that a round waits for the others after its first message, if nobody says otherwise.
+const DEADLINE: u64 = 30;
+
+pub fn command(arguments: &Serve) -> Outcome {
+    let bar = bar(arguments);
+    log_to(arguments, &bar);
+    let (server, dir) = start(arguments, &bar).map_err(Failure::Usage)?;
+    let mut ended = None;
+    while !server.has_ended(GRACE, &mut ended) && !server.has_failed() && !STOP.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+        show(&bar, &server.status());
+    }
+    bar.finish_and_clear();
+    let status = server.status();
+    server.stop().map_err(Failure::run)?;
+    if status.digest.is_none() {
+        return Err(Failure::Interrupted(format!(
+            "interrupted after {} rounds; a snapshot and the log are in {}\ngo on: the same command again",
+            status.rounds,
+            dir.display()
+        )));
+    }
+    if !arguments.common.quiet {
+        conclude(&status, &dir);
+    }
+    if arguments.common.json {
+        print(&status)?;
+    }
+    Ok(())
+}
+
+/// A new server, or the one that was here before.
+fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBuf)> {
+    let security = security(arguments)?;
+    security.check(arguments.listen)?;
+    let job = job(arguments)?;
+    let dir = arguments.common.out.clone().unwrap_or_else(|| folder(&job));
+    let rules = rules(arguments, &job)?;
+    let told = common_settings(&job)?;
+    let retention = Retention { keep: arguments.keep, snapshot_every: arguments.snapshot_every };
+    if Run::exists(&dir) && arguments.common.overwrite {
+        remove(&dir)?;
+    }
+    let again = Run::exists(&dir);
+    let run = match again {
+        true => Run::open(&dir, retention)?,
+        false => {
+            let (workers, steps) = (job.settings.workers.expect("resolved"), job.settings.steps.expect("resolved"));
+            Run::create(&dir, &job.config, &job.initial()?, workers, steps, told.clone(), retention)?
+        }
+    };
+    ensure!(
+        run.spec.job == told,
+        "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
+        dir.display(),
+        difference(&run.spec.job, &told)
+    );
+    let (rounds, parameters) = (run.rounds(), run.spec.parameters);
+    let server = Server::start(run, arguments.listen, rules, security)?;
+    tracing::info!(address = %server.address(), rounds, "listening");
+    if !arguments.common.quiet && arguments.log == "text" {
+        let scheme = if arguments.tls_cert.is_some() { "https" } else { "http" };
+        let from = if again { format!(", going on after {rounds} rounds") } else { String::new() };
+        bar.suspend(|| {
+            say!(
+                "{} of {} parameters, for {} workers, {} steps, {}{from} → {}",
+                task_name(&job.settings),
+                count(parameters as f64),
+                rules.workers,
+                job.settings.steps.expect("resolved"),
+                report::shown(&job.config.name.to_string()),
+                dir.display()
+            );
+            let (address, here) = (server.address(), server.address().ip().is_unspecified());
+            let host = if here { format!("THIS-HOST:{}", address.port()) } else { address.to_string() };
+            say!("page      {scheme}://{host}/");
+            say!("workers   thinwire join {host}{}", shown_flags(arguments));
+        });
+    }
+    Ok((server, dir))
+}
+
+/// What else a worker has to give.
+fn shown_flags(arguments: &Serve) -> String {
+    let mut flags = String::new();
+    for (given, flag) in [
+        (arguments.tls_cert.is_some(), " --ca CA.pem"),
+        (arguments.client_ca.is_some(), " --cert CERT.pem --key KEY.pem"),
+        (arguments.token_file.is_some(), " --token-file FILE"),
+    ] {
+        flags += if given { flag } else { "" };
+    }
+    flags
+}
+
+fn job(arguments: &Serve) -> anyhow::Result<Job> {
+    let flags = &arguments.common;
+    for (given, flag) in [
+        (flags.transport.is_some(), "--transport"),
+        (flags.hosts.is_some(), "--hosts"),
+        (flags.hierarchy.is_some(), "--hierarchy"),
+    ] {
+        ensure!(!given, "{flag}: workers of a server come to it one by one; leave it out");
+    }
+    let mut settings = Settings::of(flags)?;
+    let name = match (&arguments.optimizer, settings.optimizer.contains_key("name")) {
+        (Some(name), _) => name.clone(),
+        (None, true) => settings.name()?.to_string(),
+        (None, false) => "efficient-adam".to_owned(),
+    };
+    settings.set_name(&name).context("--optimizer")?;
+    settings.check_only(&[name])?;
+    settings.optimizer.entry("topology").or_insert("central".into());
+    Job::new(settings)
+}
+
+/// Where the run is kept, if nobody says.
+fn folder(job: &Job) -> PathBuf {
+    let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" };
+    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", task_name(&job.settings), job.config.name))
+}
+
+fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
+    let workers = job.settings.workers.expect("resolved");
+    let quorum = match arguments.quorum.as_str() {
+        "all" => workers,
+        number => number.parse().ok().filter(|number| (1..=4096).contains(number)).with_context(|| {
+            format!("--quorum {number}: accepted: a number of workers of at least 1, or all, which is --workers")
+        })?,
+    };
+    let deadline = Duration::from_secs(arguments.common.deadline.unwrap_or(DEADLINE));
+    Ok(Rules { quorum, workers, deadline, max_members: (arguments.max_members as usize).max(workers) })
+}
+
+fn security(arguments: &Serve) -> anyhow::Result<Security> {
+    let token = arguments.token_file.as_deref().map(token).transpose()?;
+    let tls = arguments.tls_cert.clone().zip(arguments.tls_key.clone());
+    let tls = tls.map(|(certificate, key)| Tls { certificate, key, client_ca: arguments.client_ca.clone() });
+    Ok(Security { tls, token })
+}
+
+/// The token in a file, without the white space around it.
+pub fn token(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Ok(text.trim().to_owned())
+}
+
+/// Removes the run in `dir`.
+fn remove(dir: &Path) -> anyhow::Result<()> {
+    // First what makes it a run: a removal that breaks off leaves none.
+    for name in ["run.json", "members.json"] {
+        let path = dir.join(name);
+        if path.exists() {
+            std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The first line that two settings do not share.
+fn difference(before: &str, now: &str) -> String {
+    let other = |text: &'static str| move |line: Option<&str>| line.unwrap_or(text).to_owned();
+    let only =
+        |one: &str, other: &str| one.lines().find(|line| !other.lines().any(|also| also == *line)).map(str::to_owned);
+    let (then, now) = (only(before, now), only(now, before));
+    format!("{} there, {} now", other("nothing")(then.as_deref()), other("nothing")(now.as_deref()))
+}
+
+fn bar(arguments: &Serve) -> ProgressBar {
+    let shown = !arguments.common.quiet && arguments.log == "text" && std::io::stderr().is_terminal();
+    if !shown {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
+    bar
+}
+
+fn show(bar: &ProgressBar, status: &Status) {
+    if bar.is_hidden() {
+        return;
+    }
+    let here = status.members.iter().filter(|member| member.connected).count();
+    let loss = status.losses.last().map_or(String::new(), |(_, loss)| format!(" · loss {loss:.3}"));
+    let trouble = status.trouble.as_ref().map_or(String::new(), |trouble| format!(" · NO ROUNDS: {trouble}"));
+    bar.set_message(format!(
+        "round {} · {here} of {} workers here{loss} · {} in, {} out · {} left out{trouble}",
+        status.rounds,
+        status.workers,
+        bytes(status.bytes_received as f64),
+        bytes(status.bytes_sent as f64),
+        status.left_out,
+    ));
+    bar.tick();
+}
+
+/// The log, around the bar.
+#[derive(Clone)]
+struct Around(ProgressBar);
+
+impl Write for Around {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.suspend(|| std::io::stderr().write(line))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn log_to(arguments: &Serve, bar: &ProgressBar) {
+    let level = match (arguments.common.quiet, arguments.verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (_, true) => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
+    };
+    let around = Around(bar.clone());
+    let builder =
+        tracing_subscriber::fmt().with_max_level(level).with_writer(move || around.clone()).with_target(false);
+    // A log that was set before stays: tests may do so.
+    let _ = match arguments.log.as_str() {
+        "json" => builder.json().try_init(),
+        _ => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+    };
+}
+
+fn conclude(status: &Status, dir: &Path) {
+    let began = Duration::from_secs_f64(status.seconds_up);
+    say!(
+        "done      {} rounds, {} in, {} out; {} workers, left out {} times; {:.1} s since the server started",
+        status.rounds,
+        bytes(status.bytes_received as f64),
+        bytes(status.bytes_sent as f64),
+        status.members.len(),
+        status.left_out,
+        began.as_secs_f64(),
+    );
+    say!("digest    {}", status.digest.as_deref().unwrap_or_default());
+    say!("results   {}", dir.display());
+}

@@ -1,0 +1,154 @@
+//! `thinwire serve` and `thinwire join`: real processes, killed and started again.
+
+use crate::helper::{NETWORK, Place, Ran, text};
+use serde_json::Value;
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server whose standard error is a file.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        match look() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < until, "{what} did not come"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn serve(place: &Place, listen: &str, flags: &str) -> Server {
+    let log = File::create(place.path("serve.log")).unwrap();
+    let line = format!("serve --listen {listen} --out server --json {flags}");
+    let child = place.command(&line).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let address = wait_for("the server", || {
+        let log = place.read("serve.log");
+        assert!(!log.contains("error: "), "{log}");
+        Some(log.split("thinwire join ").nth(1)?.split_once('\n')?.0.trim().to_owned())
+    });
+    Server { child, address }
+}
+
+impl Server {
+    fn end(self, place: &Place) -> Value {
+        let output = self.child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", place.read("serve.log"));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Starts a worker, and waits until it has a seat: so ranks are in order.
+fn join(place: &Place, address: &str, name: &str, more: &str) -> Child {
+    let child = place.start(&format!("join {address} --name {name} --out {name} --json {more}"));
+    wait_for(name, || {
+        std::fs::read_to_string(place.path("server/members.json")).ok()?.contains(&format!("\"{name}\"")).then_some(())
+    });
+    child
+}
+
+fn ended(name: &str, child: Child) -> Value {
+    Ran::of(&format!("join as {name}"), child.wait_with_output().unwrap()).json()
+}
+
+fn metrics_lines(place: &Place, run: &str) -> usize {
+    std::fs::read_to_string(place.path(format!("{run}/metrics.jsonl"))).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn a_served_run_has_the_digest_of_train_in_its_central_form() {
+    for optimizer in ["efficient-adam", "zero-one-adam"] {
+        let place = Place::new();
+        let flags = format!("{NETWORK} --steps 30 --workers 2 --optimizer {optimizer}");
+        let train = place.thinwire(&format!("train {flags} --set topology=central --json --quiet --out train")).json();
+        let server = serve(&place, "127.0.0.1:0", &flags);
+        let workers = ["a", "b"].map(|name| (name, join(&place, &server.address, name, "")));
+        for (name, child) in workers {
+            let summary = ended(name, child);
+            assert_eq!(summary["digest"], train["digest"], "{optimizer}");
+            assert_eq!((text(&summary["transport"]), summary["steps"].as_u64()), ("server".to_owned(), Some(30)));
+            assert!(place.path(format!("{name}/report.html")).exists());
+        }
+        let status = server.end(&place);
+        assert_eq!(status["digest"], train["digest"]);
+    }
+}
+
+/// SIGKILL for the server in the middle, and for a worker; both come back by the same command again.
+#[test]
+fn a_killed_server_and_a_killed_worker_come_back() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 600 --workers 2 --deadline 2 --eval-every 1000 --snapshot-every 20");
+    let mut server = serve(&place, "127.0.0.1:0", &flags);
+    let address = server.address.clone();
+    let a = join(&place, &address, "a", "");
+    let mut b = join(&place, &address, "b", "--checkpoint-every 10");
+    wait_for("some steps", || (metrics_lines(&place, "b") > 40).then_some(()));
+    server.kill();
+    let seen = metrics_lines(&place, "a");
+    let again = serve(&place, &address, &flags);
+    let log = place.read("serve.log");
+    let rounds = log.split("going on after ").nth(1).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap();
+    assert!(rounds + 1 >= seen, "a worker saw {seen} rounds, the server came back with {rounds}");
+    wait_for("steps after the server's death", || (metrics_lines(&place, "b") > seen + 40).then_some(()));
+    b.kill().unwrap();
+    b.wait().unwrap();
+    let b = place.start(&format!("join {address} --out b --json"));
+    let (a, b) = (ended("a", a), ended("b", b));
+    assert_eq!(a["digest"], b["digest"]);
+    let status = again.end(&place);
+    assert_eq!(status["digest"], a["digest"]);
+    assert_eq!(status["rounds"], 600);
+    assert_eq!(status["members"].as_array().unwrap().len(), 2, "b has its old seat");
+}
+
+#[test]
+fn interrupted_servers_and_workers_say_how_to_go_on() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 100000 --workers 1 --eval-every 100000");
+    let server = serve(&place, "127.0.0.1:0", &flags);
+    let a = join(&place, &server.address, "a", "");
+    wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
+    let interrupt = |child: &Child| {
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    };
+    interrupt(&a);
+    let ran = Ran::of("join", a.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("thinwire join {} --out a", server.address)), "{}", ran.stderr);
+    interrupt(&server.child);
+    let output = server.child.wait_with_output().unwrap();
+    let log = place.read("serve.log");
+    assert_eq!(output.status.code(), Some(130), "{log}");
+    assert!(log.contains("the same command again"), "{log}");
+    let line = format!("serve --listen 127.0.0.1:0 --out server {flags} --seed 5");
+    place.thinwire(&line).refused(&["a run with other settings", "seed", "--overwrite"]);
+}
+
+#[test]
+fn bad_flags_are_refused() {
+    let place = Place::new();
+    let refused = |line: &str, words: &[&str]| place.thinwire(line).refused(words);
+    refused("serve --listen 0.0.0.0:7979", &["neither TLS nor a token", "--tls-cert", "127.0.0.1"]);
+    refused("serve --quorum 0", &["--quorum 0", "accepted"]);
+    refused("serve --quorum most", &["--quorum most", "accepted"]);
+    refused("serve --transport threads", &["--transport"]);
+    refused("serve --set topology=sharded", &["topology", "central"]);
+    refused("serve --token-file missing", &["missing"]);
+    place.write("token", "short");
+    refused("serve --token-file token", &["too short", "16"]);
+    refused("join nowhere", &["nowhere", "HOST:PORT"]);
+    refused("join 127.0.0.1:9 --ca missing.pem", &["missing.pem"]);
+    refused("join 127.0.0.1:9 --cert a.pem", &["--key"]);
+    assert!(!place.path("runs").exists(), "and nothing was made");
+}

@@ -1,0 +1,294 @@
+//! What the parts of a running server share, and the keeper, who alone makes rounds.
+
+use crate::error::{Error, Result};
+use crate::frames::write_whole;
+use crate::log::{Record, Shelf};
+use crate::replica::Next;
+use crate::run::{Run, Spec};
+use crate::table::{Decision, Rules, Table};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use thinwire::exchange::Owner;
+use tokio::sync::{Notify, watch};
+
+/// How long the keeper waits before it tries again to write where there was no room.
+const NO_ROOM_PAUSE: Duration = Duration::from_secs(1);
+
+/// Losses that the page shows.
+const CURVE: usize = 600;
+
+pub struct Hall {
+    pub spec: Spec,
+    pub dir: PathBuf,
+    pub rules: Rules,
+    table: Mutex<Table>,
+    /// Something happened that may close a round.
+    pub changed: Notify,
+    /// Rounds on the disk.
+    pub rounds: watch::Sender<u64>,
+    /// The last one: most who ask want that.
+    last: Mutex<Option<Arc<Record>>>,
+    pub shelf: Shelf,
+    /// Checks messages; its E is never used.
+    pub checker: Owner,
+    /// One more than the last round that counted each slot.
+    counted: Mutex<BTreeMap<u32, u64>>,
+    /// Why no rounds are made, if none are.
+    trouble: Mutex<Option<String>>,
+    /// The digest of the final parameters, when the run has come to its end.
+    end: Mutex<Option<u64>>,
+    pub stats: Stats,
+    curve: Mutex<Curve>,
+    pub began: Instant,
+}
+
+/// Counts since the server started.
+#[derive(Default)]
+pub struct Stats {
+    pub rounds: AtomicU64,
+    pub bytes_received: AtomicU64,
+    pub bytes_sent: AtomicU64,
+    pub left_out: AtomicU64,
+    pub refused: AtomicU64,
+    /// Microseconds: from a round's first message to its close; its mean and its way to the disk.
+    pub waiting: AtomicU64,
+    pub making: AtomicU64,
+}
+
+impl Stats {
+    pub fn add(counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// The mean loss that workers report, round by round; where there are many rounds, of every so many.
+#[derive(Default)]
+struct Curve {
+    points: Vec<(u64, f64)>,
+    every: u64,
+}
+
+impl Curve {
+    fn push(&mut self, round: u64, loss: f64) {
+        self.every = self.every.max(1);
+        if round.is_multiple_of(self.every) {
+            self.points.push((round, loss));
+        }
+        if self.points.len() > CURVE {
+            self.every *= 2;
+            let every = self.every;
+            self.points.retain(|(round, _)| round.is_multiple_of(every));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn members_path(dir: &Path) -> PathBuf {
+    dir.join("members.json")
+}
+
+impl Hall {
+    /// For `run`, which the keeper gets.
+    pub fn new(run: &Run, rules: Rules) -> Result<Hall> {
+        let path = members_path(run.dir());
+        let names = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, error))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(Error::io(&path)(error)),
+        };
+        let rounds = run.rounds();
+        let last = rounds.checked_sub(1).map(|round| run.shelf().read(round)).transpose()?.flatten().map(Arc::new);
+        let counted_last = last.iter().flat_map(|record| record.counted.iter().map(|counted| counted.slot));
+        let counted_last = counted_last.collect::<Vec<_>>();
+        let now = Instant::now();
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let start = (wall.as_millis() as u32) ^ std::process::id().rotate_left(16);
+        let mut table = Table::new(rules, names, &counted_last, start.max(1), now);
+        open(&mut table, run);
+        let counted = (0..table.seats().len() as u32).map(|slot| (slot, run.counted(slot))).collect();
+        let end = match run.next() {
+            Next::End(digest) => Some(*digest),
+            Next::Round(_) => None,
+        };
+        Ok(Hall {
+            spec: run.spec.clone(),
+            dir: run.dir().to_owned(),
+            rules,
+            table: Mutex::new(table),
+            changed: Notify::new(),
+            rounds: watch::channel(rounds).0,
+            last: Mutex::new(last),
+            shelf: run.shelf(),
+            checker: Owner::new(&run.spec.config, run.spec.parameters)?,
+            counted: Mutex::new(counted),
+            trouble: Mutex::new(None),
+            end: Mutex::new(end),
+            stats: Stats::default(),
+            curve: Mutex::default(),
+            began: now,
+        })
+    }
+
+    pub fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    pub fn end(&self) -> Option<u64> {
+        *lock(&self.end)
+    }
+
+    pub fn curve(&self) -> Vec<(u64, f64)> {
+        lock(&self.curve).points.clone()
+    }
+
+    /// One more than the last round that counted `slot`.
+    pub fn counted(&self, slot: u32) -> u64 {
+        lock(&self.counted).get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Remembers who sits where, for the server that comes after this one.
+    pub fn keep_names(&self, names: &[String]) -> Result<()> {
+        write_whole(&members_path(&self.dir), &serde_json::to_vec(names).expect("plain data"))
+    }
+
+    /// A round that is on the disk.
+    pub fn record(&self, round: u64) -> Result<Option<Arc<Record>>> {
+        if let Some(last) = lock(&self.last).as_ref().filter(|last| last.round == round) {
+            return Ok(Some(Arc::clone(last)));
+        }
+        Ok(self.shelf.read(round)?.map(Arc::new))
+    }
+
+    /// Everyone may see it now.
+    fn publish(&self, record: Record, run: &Run) {
+        let reported = {
+            let mut table = self.table();
+            let slots = record.counted.iter().map(|counted| counted.slot);
+            let before = table.seats().iter().map(|seat| seat.left_out).sum::<u64>();
+            table.closed(slots.clone());
+            let after = table.seats().iter().map(|seat| seat.left_out).sum::<u64>();
+            Stats::add(&self.stats.left_out, after - before);
+            let losses = slots.filter_map(|slot| table.seats()[slot as usize].loss).collect::<Vec<_>>();
+            open(&mut table, run);
+            (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+        };
+        if let Some(loss) = reported {
+            lock(&self.curve).push(record.round, loss);
+        }
+        for counted in &record.counted {
+            lock(&self.counted).insert(counted.slot, record.round + 1);
+        }
+        if let Next::End(digest) = run.next() {
+            *lock(&self.end) = Some(*digest);
+        }
+        Stats::add(&self.stats.rounds, 1);
+        let round = record.round;
+        *lock(&self.last) = Some(Arc::new(record));
+        self.rounds.send_replace(round + 1);
+    }
+}
+
+fn open(table: &mut Table, run: &Run) {
+    let expected = match run.next() {
+        Next::Round(expected) => Some(Arc::from(&expected[..])),
+        Next::End(_) => None,
+    };
+    table.open(run.rounds(), expected);
+}
+
+/// Makes rounds until `stop` says so; then writes a last snapshot.
+pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>) -> Result<()> {
+    let mut first = None;
+    while !*stop.borrow() {
+        let changed = hall.changed.notified();
+        let decision = {
+            let table = hall.table();
+            if table.arrived() > 0 && first.is_none() {
+                first = Some(Instant::now());
+            }
+            table.decide(Instant::now())
+        };
+        match decision {
+            Decision::Close => {
+                let waited = first.take().map_or(Duration::ZERO, |first| first.elapsed());
+                Stats::add(&hall.stats.waiting, waited.as_micros() as u64);
+                let messages = hall.table().close();
+                run = make(&hall, run, messages, &mut stop).await?;
+            }
+            Decision::Wait => tokio::select! { () = changed => {}, _ = stop.changed() => {} },
+            Decision::WaitUntil(then) => tokio::select! {
+                () = changed => {},
+                _ = stop.changed() => {},
+                () = tokio::time::sleep_until(then.into()) => {}
+            },
+        }
+    }
+    blocking(move || run.snapshot_now()).await
+}
+
+/// Makes one round. Without room on the disk it waits for some: nobody has seen the round, nothing is lost.
+async fn make(
+    hall: &Arc<Hall>,
+    mut run: Run,
+    messages: BTreeMap<u32, Vec<u8>>,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Run> {
+    let began = Instant::now();
+    let messages = Arc::new(messages);
+    loop {
+        let given = Arc::clone(&messages);
+        let (back, made) = blocking(move || {
+            let made = run.commit(&given);
+            (run, made)
+        })
+        .await;
+        run = back;
+        match made {
+            Ok(record) => {
+                Stats::add(&hall.stats.making, began.elapsed().as_micros() as u64);
+                if lock(&hall.trouble).take().is_some() {
+                    tracing::info!("there is room on the disk again: rounds go on");
+                }
+                let slots = record.counted.iter().map(|counted| counted.slot).collect::<Vec<_>>();
+                tracing::debug!(round = record.round, ?slots, bytes = record.message.len(), "round");
+                hall.publish(record, &run);
+                return Ok(run);
+            }
+            Err(error @ Error::NoRoom { .. }) => {
+                if lock(&hall.trouble).replace(error.to_string()).is_none() {
+                    tracing::error!(%error, "no rounds until there is room");
+                }
+                if *stop.borrow() {
+                    return Ok(run);
+                }
+                tokio::select! { _ = stop.changed() => {}, () = tokio::time::sleep(NO_ROOM_PAUSE) => {} }
+                if *stop.borrow() {
+                    return Ok(run);
+                }
+            }
+            Err(error) => {
+                *lock(&hall.trouble) = Some(error.to_string());
+                tracing::error!(%error, "the run cannot go on");
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Runs what would keep others waiting on a thread of its own.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,45 @@
+//! The parameter server of **thinwire**: rounds that are on the disk before anyone sees them, for workers that come and go over
+//! networks that do not always work.
+//!
+//! Workers send their coded vectors; the server averages those that came, codes the mean with its own residue, appends it to a log,
+//! and sends it to all. The log is the run: whoever has a snapshot and the log since is where everybody is, also the server itself
+//! after a crash. The algorithm is the engine's: [`thinwire::exchange::Owner`] takes the mean, and a [`thinwire::Worker`] without
+//! gradients, the [`replica`], knows what comes next. docs/parameter-server.md has the promises.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`frames`], [`log`] | files that only grow; the rounds in them |
+//! | [`snapshot`], [`replica`] | the state that all share; a worker that follows |
+//! | [`run`] | a run on disk: one round after the other, and coming back |
+//! | [`table`] | who is there, and when a round is closed |
+//! | [`hall`], [`service`], [`door`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, its page |
+//! | [`link`], [`remote`] | the worker's side |
+
+#![forbid(unsafe_code)]
+
+pub mod door;
+mod error;
+pub mod frames;
+pub mod hall;
+pub mod link;
+pub mod log;
+#[allow(clippy::all, missing_docs, rustdoc::all)]
+#[rustfmt::skip]
+pub mod proto;
+pub mod remote;
+pub mod replica;
+pub mod run;
+pub mod server;
+pub mod service;
+pub mod snapshot;
+pub mod status;
+pub mod table;
+
+pub use door::{Security, Tls};
+pub use error::{Error, Result};
+pub use link::JoinOptions;
+pub use remote::{Member, Membership, RemoteGroup};
+pub use run::{Retention, Run};
+pub use server::Server;
+pub use status::Status;
+pub use table::Rules;

@@ -1,0 +1,601 @@
+//! A worker's connection to its server, which looks after itself: when it is lost it comes back, waiting longer each time.
+//!
+//! One task speaks with the server; the worker's own thread leaves it a message, and takes rounds from it. A message is sent again
+//! on every new connection until its round has come: the server takes it once, and the round itself says whether it counts.
+
+use crate::door::certificates;
+use crate::error::{Error, Result};
+use crate::log::{Counted, Record};
+use crate::proto::run_client::RunClient;
+use crate::proto::{FollowRequest, JoinRequest, Note, Seat, SendPart, SnapshotRequest, Welcome, note};
+use crate::service::{PART, VERSION};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, mpsc};
+use tonic::metadata::AsciiMetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Rounds that wait for the worker; the server keeps the rest until there is room.
+const INBOX: usize = 8;
+
+/// How long the first contact may take: nobody knows yet whether the address is right.
+const FIRST: Duration = Duration::from_secs(20);
+
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// How to reach a server.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// By which the server knows this worker again.
+    pub name: String,
+    /// The run to come back to; any if none is named.
+    pub run: Option<String>,
+    pub token: Option<String>,
+    /// The certificate that has signed the server's, in a PEM file. Without it there is no TLS.
+    pub ca: Option<PathBuf>,
+    /// This worker's certificate and its key, in PEM files.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the server's certificate, if it is not the host of the address.
+    pub server_name: Option<String>,
+    /// How long the server may be out of reach before the worker gives up.
+    pub patience: Duration,
+}
+
+impl JoinOptions {
+    /// Without TLS, and without a token: for a server on the same machine.
+    pub fn new(address: impl Into<String>, name: impl Into<String>) -> JoinOptions {
+        JoinOptions {
+            address: address.into(),
+            name: name.into(),
+            run: None,
+            token: None,
+            ca: None,
+            identity: None,
+            server_name: None,
+            patience: Duration::from_secs(600),
+        }
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        let unusable =
+            |what: &dyn std::fmt::Display, error: &dyn std::fmt::Display| Error::Usage(format!("{what}: {error}"));
+        let scheme = if self.ca.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address));
+        let endpoint = endpoint.map_err(|error| unusable(&self.address, &error))?;
+        let endpoint = endpoint
+            .connect_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(15))
+            .keep_alive_timeout(Duration::from_secs(15))
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(8 << 20);
+        let Some(ca) = &self.ca else {
+            if self.identity.is_some() {
+                return Err(Error::Usage("a certificate of the worker needs the server's CA too".to_owned()));
+            }
+            return Ok(endpoint);
+        };
+        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| unusable(&path.display(), &error));
+        certificates(ca)?; // or the error would come with the first connection, and say less
+        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
+        if let Some((certificate, key)) = &self.identity {
+            certificates(certificate)?;
+            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        }
+        if let Some(name) = &self.server_name {
+            tls = tls.domain_name(name);
+        }
+        endpoint.tls_config(tls).map_err(|error| unusable(&ca.display(), &chain(&error)))
+    }
+}
+
+/// Puts the token on every request.
+#[derive(Clone)]
+struct Token(Option<AsciiMetadataValue>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+type Client = RunClient<InterceptedService<Channel, Token>>;
+
+/// A connection that the server has given a seat to.
+struct Seated {
+    client: Client,
+    welcome: Welcome,
+}
+
+impl Seated {
+    fn seat(&self) -> Option<Seat> {
+        Some(Seat { slot: self.welcome.slot, session: self.welcome.session })
+    }
+}
+
+/// Why a conversation ended.
+enum End {
+    /// It may be better next time.
+    Lost(String),
+    /// It will not.
+    Refused(String),
+    /// The log no longer has the round that this worker needs.
+    Gap,
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> End {
+        let text = match std::error::Error::source(&status) {
+            Some(source) => format!("{}: {}", status.message(), chain(source)),
+            None => status.message().to_owned(),
+        };
+        if is_about_trust(&text) {
+            return End::Refused(text);
+        }
+        // What TLS answers to one who does not speak it looks like this.
+        if text.contains("frame with invalid size") {
+            return End::Refused(
+                "what it answers is no HTTP; it may want TLS, for which a CA must be given".to_owned(),
+            );
+        }
+        match status.code() {
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::Unimplemented => End::Refused(text),
+            Code::OutOfRange => End::Gap,
+            _ => End::Lost(text),
+        }
+    }
+}
+
+/// Whether an error is about certificates, theirs or ours: one that does not fit now will not fit later.
+fn is_about_trust(text: &str) -> bool {
+    ["certificate", "Certificate", "UnknownIssuer", "UnknownCA"].iter().any(|word| text.contains(word))
+}
+
+/// An error and what is behind it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, End> {
+    let channel = endpoint.connect().await.map_err(|error| {
+        let text = chain(&error);
+        if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) }
+    })?;
+    let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse());
+    let token =
+        token.transpose().map_err(|_| End::Refused("the token has characters that cannot be sent".to_owned()))?;
+    let client = RunClient::with_interceptor(channel, Token(token)).max_decoding_message_size(PART + (64 << 10));
+    let mut seated = Seated { client, welcome: Welcome::default() };
+    let request =
+        JoinRequest { version: VERSION, name: options.name.clone(), run: options.run.clone().unwrap_or_default() };
+    seated.welcome = seated.client.join(request).await?.into_inner();
+    Ok(seated)
+}
+
+/// A message that waits for its round.
+#[derive(Clone)]
+struct Outgoing {
+    round: u64,
+    message: bytes::Bytes,
+    loss: Option<f64>,
+}
+
+#[derive(Default)]
+struct State {
+    inbox: VecDeque<Record>,
+    outgoing: Option<Outgoing>,
+    note: Option<(note::What, u64)>,
+    /// Why there will be no more rounds.
+    failure: Option<String>,
+    /// The log has not what this worker needs; one more than the last round that counted it.
+    gap: Option<u64>,
+    /// Since when the server is out of reach.
+    away: Option<Instant>,
+    /// How often it came back.
+    returns: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    news: Condvar,
+    wake: Notify,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct Link {
+    options: JoinOptions,
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    /// Seats to speak from, and the first round to follow.
+    seats: mpsc::UnboundedSender<(Seated, u64)>,
+    seated: Mutex<Option<Seated>>,
+    runtime: Option<Runtime>,
+}
+
+impl Link {
+    /// Joins, and hears what runs there.
+    pub fn join(options: JoinOptions) -> Result<(Link, Welcome)> {
+        let endpoint = options.endpoint()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(Error::io("a worker's connection"))?;
+        let (shared, (seats, given)) = (Arc::<Shared>::default(), mpsc::unbounded_channel());
+        runtime.spawn(speak(options.clone(), endpoint.clone(), Arc::clone(&shared), given));
+        let link = Link { options, endpoint, shared, seats, seated: Mutex::new(None), runtime: Some(runtime) };
+        let welcome = link.sit_down(FIRST)?;
+        Ok((link, welcome))
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("there until it is dropped")
+    }
+
+    /// Takes a seat, trying for as long as `patience`.
+    fn sit_down(&self, patience: Duration) -> Result<Welcome> {
+        let (began, mut pause) = (Instant::now(), SHORTEST);
+        loop {
+            match self.runtime().block_on(connect(&self.options, &self.endpoint)) {
+                Ok(seated) => {
+                    let welcome = seated.welcome.clone();
+                    *self.seated.lock().unwrap_or_else(PoisonError::into_inner) = Some(seated);
+                    return Ok(welcome);
+                }
+                Err(End::Lost(reason)) if began.elapsed() > patience => {
+                    let (address, seconds) = (self.options.address.clone(), patience.as_secs());
+                    return Err(Error::Unreachable { address, seconds, reason });
+                }
+                Err(End::Lost(_) | End::Gap) => std::thread::sleep(pause),
+                Err(End::Refused(reason)) => {
+                    return Err(Error::Refused { address: self.options.address.clone(), reason });
+                }
+            }
+            pause = longer(pause);
+        }
+    }
+
+    /// The same after a gap.
+    pub fn join_again(&self) -> Result<Welcome> {
+        self.sit_down(self.options.patience)
+    }
+
+    /// The newest snapshot, and of how many rounds it is. If the connection is lost meanwhile, it is fetched by another.
+    pub fn snapshot(&self) -> Result<(u64, Vec<u8>)> {
+        let mut pause = SHORTEST;
+        loop {
+            std::thread::sleep(if pause == SHORTEST { Duration::ZERO } else { pause });
+            pause = longer(pause);
+            match self.fetch() {
+                Ok(fetched) => return Ok(fetched),
+                Err(End::Refused(reason)) => {
+                    return Err(Error::Refused { address: self.options.address.clone(), reason });
+                }
+                Err(End::Lost(_) | End::Gap) => _ = self.sit_down(self.options.patience)?,
+            }
+        }
+    }
+
+    fn fetch(&self) -> Result<(u64, Vec<u8>), End> {
+        let mut seated = self.seated.lock().unwrap_or_else(PoisonError::into_inner);
+        let seated = seated.as_mut().expect("seated");
+        self.runtime().block_on(async {
+            let mut parts = seated.client.snapshot(SnapshotRequest { seat: seated.seat() }).await?.into_inner();
+            let (mut rounds, mut bytes, mut length) = (0, Vec::new(), 0);
+            while let Some(part) = parts.message().await? {
+                (rounds, length) = (part.rounds, part.length);
+                bytes.extend_from_slice(&part.data);
+            }
+            if bytes.len() as u64 != length {
+                return Err(End::Lost("the snapshot broke off".to_owned()));
+            }
+            Ok((rounds, bytes))
+        })
+    }
+
+    /// From now on the rounds from `from` on come in.
+    pub fn follow(&self, from: u64) {
+        let seated = self.seated.lock().unwrap_or_else(PoisonError::into_inner).take().expect("seated");
+        {
+            let mut state = self.shared.state();
+            (state.gap, state.outgoing) = (None, None);
+            state.inbox.clear();
+        }
+        let _ = self.seats.send((seated, from)); // its task ends with the link
+    }
+
+    /// Whether `round` is here.
+    pub fn has(&self, round: u64) -> bool {
+        self.shared.state().inbox.front().is_some_and(|record| record.round == round)
+    }
+
+    /// Whether the log no longer has the round that was waited for; if so, one more than the last round that counted this worker.
+    pub fn gap(&self) -> Option<u64> {
+        self.shared.state().gap
+    }
+
+    /// How often the server was out of reach, and came back.
+    pub fn returns(&self) -> u64 {
+        self.shared.state().returns
+    }
+
+    /// Since when the server is out of reach, if it is.
+    pub fn away(&self) -> Option<Duration> {
+        self.shared.state().away.map(|since| since.elapsed())
+    }
+
+    pub fn send(&self, round: u64, message: &[u8], loss: Option<f64>) {
+        self.shared.state().outgoing = Some(Outgoing { round, message: bytes::Bytes::copy_from_slice(message), loss });
+        self.shared.wake.notify_one();
+    }
+
+    /// Waits for `round`.
+    pub fn receive(&self, round: u64) -> Result<Record, String> {
+        let mut state = self.shared.state();
+        loop {
+            if let Some(record) = state.inbox.pop_front() {
+                assert_eq!(record.round, round, "rounds come in their order");
+                self.shared.wake.notify_one();
+                return Ok(record);
+            }
+            if state.gap.is_some() {
+                return Err(format!("the server's log no longer has round {round}"));
+            }
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            state = self.shared.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Works on `round` from now on.
+    pub fn ready(&self, round: u64) {
+        self.shared.state().note = Some((note::What::Ready, round));
+        self.shared.wake.notify_one();
+    }
+
+    /// Tells the server that this worker goes, if it can be told.
+    pub fn leave(&self) {
+        self.shared.state().note = Some((note::What::Leaves, 0));
+        self.shared.wake.notify_one();
+        let until = Instant::now() + Duration::from_secs(2);
+        while self.shared.state().note.is_some() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Twice as long, and a little more or less: workers that lost their server together should not come back together.
+fn longer(pause: Duration) -> Duration {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let chance = xxh3_64(&now.as_nanos().to_le_bytes()) % 1000;
+    pause.mul_f64(1.5 + chance as f64 / 1000.0).min(LONGEST)
+}
+
+/// Speaks with the server from every seat it is given, and takes it again when the connection is lost.
+async fn speak(
+    options: JoinOptions,
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    mut seats: mpsc::UnboundedReceiver<(Seated, u64)>,
+) {
+    while let Some((mut seated, mut next)) = seats.recv().await {
+        let mut pause = SHORTEST;
+        loop {
+            let before = next;
+            let end = converse(&shared, &mut seated, &mut next).await;
+            if next > before {
+                pause = SHORTEST;
+            }
+            let counted = match again(&options, &endpoint, &shared, end, &mut pause).await {
+                Some(new) => {
+                    seated = new;
+                    if seated.welcome.oldest <= next {
+                        continue;
+                    }
+                    seated.welcome.counted
+                }
+                None => return,
+            };
+            {
+                let mut state = shared.state();
+                state.gap = Some(counted);
+            }
+            shared.news.notify_all();
+            break; // until the worker sits down anew
+        }
+    }
+}
+
+/// A new seat after a conversation ended; none if there is no use in trying.
+async fn again(
+    options: &JoinOptions,
+    endpoint: &Endpoint,
+    shared: &Shared,
+    mut end: End,
+    pause: &mut Duration,
+) -> Option<Seated> {
+    let fail = |reason: String| {
+        shared.state().failure = Some(reason);
+        shared.news.notify_all();
+        None
+    };
+    let mut tries = 0;
+    loop {
+        match end {
+            End::Refused(reason) => {
+                return fail(Error::Refused { address: options.address.clone(), reason }.to_string());
+            }
+            End::Gap => {}
+            End::Lost(reason) => {
+                let away = *shared.state().away.get_or_insert_with(Instant::now);
+                if tries == 0 {
+                    tracing::warn!(address = options.address, reason, "the connection to the server is lost");
+                }
+                if away.elapsed() > options.patience {
+                    let (address, seconds) = (options.address.clone(), options.patience.as_secs());
+                    return fail(Error::Unreachable { address, seconds, reason }.to_string());
+                }
+                tokio::time::sleep(*pause).await;
+                *pause = longer(*pause);
+            }
+        }
+        tries += 1;
+        match connect(options, endpoint).await {
+            Ok(seated) => {
+                let mut state = shared.state();
+                state.returns += u64::from(state.away.take().is_some());
+                return Some(seated);
+            }
+            Err(failed) => end = failed,
+        }
+    }
+}
+
+/// Follows the log, sends what is to be sent, until something goes wrong. `next` is the round to come.
+async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
+    let seat = seated.seat();
+    if seated.welcome.rounds < *next {
+        let text =
+            format!("it has {} rounds, and this worker has seen {next}: it has lost some", seated.welcome.rounds);
+        return End::Refused(text);
+    }
+    let mut parts = match seated.client.follow(FollowRequest { seat, from: *next }).await {
+        Ok(parts) => parts.into_inner(),
+        Err(status) => return status.into(),
+    };
+    let (mut sent, mut coming) = (None, None);
+    let has_room = || shared.state().inbox.len() < INBOX;
+    loop {
+        let (note, outgoing) = {
+            let state = shared.state();
+            (state.note, state.outgoing.clone().filter(|out| sent != Some(out.round)))
+        };
+        if let Some((what, round)) = note {
+            let told = seated.client.tell(Note { seat, what: what.into(), round }).await;
+            if let Err(status) = told {
+                return status.into();
+            }
+            let mut state = shared.state();
+            if state.note == note {
+                state.note = None;
+            }
+            continue;
+        }
+        if let Some(out) = outgoing {
+            sent = Some(out.round);
+            // The round may come while the message is still on its way: the deadline may have passed.
+            let mut client = seated.client.clone();
+            let sending = async move { client.send(pieces(seat, out)).await };
+            tokio::pin!(sending);
+            loop {
+                tokio::select! {
+                    receipt = &mut sending => match receipt {
+                        Ok(_) => break,
+                        Err(status) => return status.into(),
+                    },
+                    part = parts.message(), if has_room() => {
+                        if let Some(end) = take(shared, &mut coming, next, part) {
+                            return end;
+                        }
+                    }
+                }
+            }
+            continue;
+        }
+        tokio::select! {
+            () = shared.wake.notified() => {}
+            part = parts.message(), if has_room() => {
+                if let Some(end) = take(shared, &mut coming, next, part) {
+                    return end;
+                }
+            }
+        }
+    }
+}
+
+/// A message in pieces.
+fn pieces(seat: Option<Seat>, out: Outgoing) -> impl tokio_stream::Stream<Item = SendPart> + Send {
+    let Outgoing { round, message, loss } = out;
+    let count = message.len().div_ceil(PART).max(1);
+    tokio_stream::iter((0..count).map(move |i| SendPart {
+        seat: seat.filter(|_| i == 0),
+        round: if i == 0 { round } else { 0 },
+        loss: loss.filter(|_| i == 0),
+        data: message.slice(i * PART..((i + 1) * PART).min(message.len())),
+    }))
+}
+
+/// Takes a piece of a round; the round, when it is whole.
+fn take(
+    shared: &Shared,
+    coming: &mut Option<(Vec<Counted>, Vec<u8>)>,
+    next: &mut u64,
+    part: Result<Option<crate::proto::RoundPart>, Status>,
+) -> Option<End> {
+    let part = match part {
+        Ok(Some(part)) => part,
+        Ok(None) => return Some(End::Lost("the server ended the stream".to_owned())),
+        Err(status) => return Some(status.into()),
+    };
+    if part.round != *next {
+        return Some(End::Refused(format!("it sent round {} where {next} belongs", part.round)));
+    }
+    let (_, message) = coming.get_or_insert_with(|| {
+        let counted = part.counted.iter().map(|counted| Counted { slot: counted.slot, digest: counted.digest });
+        (counted.collect(), Vec::new())
+    });
+    message.extend_from_slice(&part.data);
+    if part.last {
+        let (counted, message) = coming.take().expect("just filled");
+        let mut state = shared.state();
+        state.inbox.push_back(Record { round: *next, counted, message: message.into() });
+        if state.outgoing.as_ref().is_some_and(|out| out.round <= *next) {
+            state.outgoing = None;
+        }
+        *next += 1;
+        drop(state);
+        shared.news.notify_all();
+    }
+    None
+}

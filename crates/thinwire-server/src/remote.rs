@@ -1,0 +1,389 @@
+//! A worker of a server: the engine's [`Worker`], over a connection that comes back, among others that come and go.
+//!
+//! ```no_run
+//! use thinwire_server::{JoinOptions, RemoteGroup};
+//!
+//! let group = RemoteGroup::join(JoinOptions::new("192.0.2.7:7070", "lab-3"))?;
+//! let (mut member, mut params) = group.start()?;
+//! while !member.is_done() {
+//!     let gradient = vec![0.0; params.len()]; // yours, at params, for step member.steps()
+//!     member.step(&mut params, &gradient)?;
+//! }
+//! member.leave();
+//! # Ok::<(), thinwire_server::Error>(())
+//! ```
+
+use crate::error::{Error, Result};
+use crate::frames::write_whole;
+use crate::link::{JoinOptions, Link};
+use crate::proto::Welcome;
+use crate::snapshot::{self, Own};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use thinwire::schedule::LearningRate;
+use thinwire::{Collective, Config, Error as EngineError, Result as EngineResult, Traffic, Worker};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What stands beside a member's checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The run, and the name of the worker in it.
+    pub run: String,
+    pub name: String,
+    /// Rounds that the checkpoint has heard.
+    pub rounds: u64,
+}
+
+impl Membership {
+    const FILE: &str = "member.json";
+
+    /// Whose checkpoint is in `dir`, if one is.
+    pub fn read(dir: &Path) -> Option<Membership> {
+        serde_json::from_slice(&std::fs::read(dir.join(Membership::FILE)).ok()?).ok()
+    }
+}
+
+/// A run that this worker has joined, before its first step.
+pub struct RemoteGroup {
+    link: Arc<Link>,
+    name: String,
+    welcome: Welcome,
+    config: Config,
+}
+
+impl RemoteGroup {
+    /// Joins a run, and hears what it is.
+    pub fn join(mut options: JoinOptions) -> Result<RemoteGroup> {
+        let name = options.name.clone();
+        options.patience = options.patience.max(Duration::from_millis(1));
+        let (link, welcome) = Link::join(options)?;
+        let config = Config::from_json(&welcome.config)?;
+        Ok(RemoteGroup { link: Arc::new(link), name, welcome, config })
+    }
+
+    /// The optimizer that runs there, resolved.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// By which the run is known.
+    pub fn run(&self) -> &str {
+        &self.welcome.run
+    }
+
+    /// What the program on the server has to tell.
+    pub fn job(&self) -> &str {
+        &self.welcome.job
+    }
+
+    pub fn parameters(&self) -> usize {
+        self.welcome.parameters as usize
+    }
+
+    /// How many workers the run is made for.
+    pub fn workers(&self) -> usize {
+        self.welcome.workers as usize
+    }
+
+    /// This worker's place among them; more may come than the run is made for.
+    pub fn slot(&self) -> usize {
+        self.welcome.slot as usize
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.welcome.steps
+    }
+
+    /// Starts from the server's snapshot and the rounds since; the parameters are where the others' are.
+    pub fn start(self) -> Result<(Member, Vec<f32>)> {
+        self.begin(&Own::default())
+    }
+
+    /// Comes back with the checkpoint that [`Member::save`] left in `dir`: this worker's residue and its own moments.
+    ///
+    /// If no round since has counted it, and the log goes back so far, it goes on from exactly there. If one has, some of what the
+    /// residue holds was told after the checkpoint was written, and none of it may be told again: it is dropped.
+    pub fn resume(self, dir: &Path) -> Result<(Member, Vec<f32>)> {
+        let saved = Membership::read(dir)
+            .ok_or_else(|| Error::Usage(format!("{}: no checkpoint of a member", dir.display())))?;
+        if saved.run != self.welcome.run || saved.name != self.name {
+            let (ours, theirs) = ((&self.welcome.run, &self.name), (&saved.run, &saved.name));
+            return Err(Error::Usage(format!("{}: of {theirs:?}, not of {ours:?}", dir.display())));
+        }
+        let mut params = vec![0.0; self.parameters()];
+        let line = Line::new(&self.link, &self.welcome, saved.rounds);
+        let state = line.shared();
+        let mut worker = Worker::resume(&self.config, dir, &mut params, Box::new(line))?;
+        let counted_since = self.welcome.counted > saved.rounds;
+        if !counted_since && self.welcome.oldest <= saved.rounds && saved.rounds <= self.welcome.rounds {
+            self.link.follow(saved.rounds);
+            return self.member(worker, state, params);
+        }
+        let own = Own::of(&mut worker);
+        self.begin(&if counted_since { own.without_residue() } else { own })
+    }
+
+    fn begin(self, own: &Own) -> Result<(Member, Vec<f32>)> {
+        let mut params = vec![0.0; self.parameters()];
+        let (worker, state) = start_from_snapshot(&self.link, &self.welcome, &self.config, &mut params, own)?;
+        self.member(worker, state, params)
+    }
+
+    /// A member that has heard all there is.
+    fn member(self, worker: Worker, line: Arc<LineState>, mut params: Vec<f32>) -> Result<(Member, Vec<f32>)> {
+        let schedule = self.config.learning_rate.clone().expect("a server's configuration has one");
+        let mut member =
+            Member { worker, line, schedule, left_out: 0, started_over: 0, behind: self.welcome.rounds, group: self };
+        member.catch_up(&mut params)?;
+        member.group.link.ready(member.rounds());
+        Ok((member, params))
+    }
+}
+
+fn start_from_snapshot(
+    link: &Arc<Link>,
+    welcome: &Welcome,
+    config: &Config,
+    params: &mut [f32],
+    own: &Own,
+) -> Result<(Worker, Arc<LineState>)> {
+    let (rounds, bytes) = link.snapshot()?;
+    let line = Line::new(link, welcome, rounds);
+    let state = line.shared();
+    let mut worker = Worker::new(config, params, Box::new(line))?;
+    snapshot::restore(&mut worker, params, &bytes, own)?;
+    link.follow(rounds);
+    Ok((worker, state))
+}
+
+/// What a member and its line both look at.
+#[derive(Default)]
+struct LineState {
+    /// The round that comes next.
+    round: AtomicU64,
+    /// Of the round that came last.
+    left_out: AtomicBool,
+    /// Bits of the loss to report; NaN for none.
+    loss: AtomicU64,
+}
+
+/// The engine's side of a link.
+struct Line {
+    link: Arc<Link>,
+    slot: u32,
+    workers: usize,
+    /// XXH3 of the message that was sent last.
+    sent: u64,
+    state: Arc<LineState>,
+}
+
+impl Line {
+    fn new(link: &Arc<Link>, welcome: &Welcome, round: u64) -> Line {
+        let state = LineState { round: round.into(), loss: f64::NAN.to_bits().into(), ..LineState::default() };
+        let (slot, workers) = (welcome.slot, welcome.workers as usize);
+        Line { link: Arc::clone(link), slot, workers, sent: 0, state: Arc::new(state) }
+    }
+
+    fn shared(&self) -> Arc<LineState> {
+        Arc::clone(&self.state)
+    }
+}
+
+impl Collective for Line {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn served(&self) -> Option<usize> {
+        Some(self.workers)
+    }
+
+    fn left_out(&self) -> bool {
+        self.state.left_out.load(Ordering::Relaxed)
+    }
+
+    fn reserve(&mut self, _: usize, _: usize) {}
+
+    fn send(&mut self, _: usize, message: &[u8], _: &'static str) -> EngineResult<()> {
+        let round = self.state.round.load(Ordering::Relaxed);
+        self.sent = xxh3_64(message);
+        self.state.left_out.store(false, Ordering::Relaxed);
+        // A round that was made while this worker was busy, or away, needs no message any more.
+        if !self.link.has(round) {
+            let loss = f64::from_bits(self.state.loss.load(Ordering::Relaxed));
+            self.link.send(round, message, Some(loss).filter(|loss| !loss.is_nan()));
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> EngineResult<()> {
+        let round = self.state.round.load(Ordering::Relaxed);
+        match self.link.receive(round) {
+            Ok(record) => {
+                self.state.left_out.store(!record.counts(self.slot, self.sent), Ordering::Relaxed);
+                self.state.round.store(round + 1, Ordering::Relaxed);
+                message.clear();
+                message.extend_from_slice(&record.message);
+                Ok(())
+            }
+            Err(problem) => {
+                // The server remembers whether the round that it no longer has counted this worker.
+                let counted = self.link.gap().is_some_and(|counted| counted > round);
+                self.state.left_out.store(self.link.gap().is_some() && !counted, Ordering::Relaxed);
+                Err(EngineError::Transport { problem })
+            }
+        }
+    }
+}
+
+/// One of the workers of a server, from its first step to its last.
+pub struct Member {
+    group: RemoteGroup,
+    worker: Worker,
+    line: Arc<LineState>,
+    schedule: LearningRate,
+    left_out: u64,
+    started_over: u64,
+    /// Rounds of the server that this worker has not heard yet when it comes: it says when it has.
+    behind: u64,
+}
+
+impl Member {
+    /// Steps taken, by this worker or without it.
+    pub fn steps(&self) -> u64 {
+        self.worker.steps()
+    }
+
+    /// Whether the run is at its end, and this worker knows all of it.
+    pub fn is_done(&self) -> bool {
+        self.worker.steps() >= self.group.steps() && self.worker.is_synced()
+    }
+
+    /// The learning rate of the step to come: the schedule's, which all must keep to.
+    pub fn lr(&self) -> f32 {
+        self.schedule.at(self.worker.steps())
+    }
+
+    /// Rounds heard.
+    pub fn rounds(&self) -> u64 {
+        self.line.round.load(Ordering::Relaxed)
+    }
+
+    /// Rounds that were made without a message that this worker had for them. What it had to say is in its residue.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// How often it was away for longer than the log goes back, and started over from a snapshot.
+    pub fn started_over(&self) -> u64 {
+        self.started_over
+    }
+
+    /// How often the server was out of reach, and came back.
+    pub fn returns(&self) -> u64 {
+        self.group.link.returns()
+    }
+
+    /// For how long the server has been out of reach, if it is.
+    pub fn away(&self) -> Option<Duration> {
+        self.group.link.away()
+    }
+
+    pub fn group(&self) -> &RemoteGroup {
+        &self.group
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.worker.traffic()
+    }
+
+    /// The engine's worker, to look at its state.
+    pub fn worker(&mut self) -> &mut Worker {
+        &mut self.worker
+    }
+
+    /// Tells the server this loss with the next message.
+    pub fn report_loss(&mut self, loss: f64) {
+        self.line.loss.store(loss.to_bits(), Ordering::Relaxed);
+    }
+
+    /// One step, with this worker's gradient at `params`. If others have gone on without it meanwhile, `params` are then where
+    /// theirs are: [`Member::steps`] may have grown by more than one.
+    pub fn step(&mut self, params: &mut [f32], grad: &[f32]) -> Result<()> {
+        let lr = self.lr();
+        let before = self.rounds();
+        let stepped = self.worker.step(params, grad, lr);
+        self.settle(stepped, params, before)?;
+        self.catch_up(params)
+    }
+
+    /// Counts what came of a round; starts over after a gap.
+    fn settle<T>(&mut self, done: EngineResult<T>, params: &mut [f32], before: u64) -> Result<()> {
+        let heard = self.rounds() > before;
+        match done {
+            Ok(_) => {
+                self.left_out += u64::from(heard && self.line.left_out.load(Ordering::Relaxed));
+                Ok(())
+            }
+            Err(_) if self.group.link.gap().is_some() => self.start_over(params),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Hears every round that is here already; at the end also the sync that ends the run.
+    fn catch_up(&mut self, params: &mut [f32]) -> Result<()> {
+        let before = self.rounds();
+        loop {
+            let (round, end) = (self.rounds(), self.worker.steps() >= self.group.steps());
+            // When it comes it waits for the rounds that are on their way; later it takes what has come.
+            let due = self.group.link.has(round) || round < self.behind;
+            if self.is_done() || !(due || end) {
+                break;
+            }
+            let heard = match end {
+                true => self.worker.sync(params),
+                false => self.worker.follow(params, self.schedule.at(self.worker.steps())).map(|_| ()),
+            };
+            match heard {
+                Err(_) if self.group.link.gap().is_some() => self.start_over(params)?,
+                heard => heard?,
+            }
+        }
+        if self.rounds() > before || self.line.left_out.load(Ordering::Relaxed) {
+            self.group.link.ready(self.rounds());
+        }
+        Ok(())
+    }
+
+    /// The log no longer has what this worker needs: the newest snapshot, and what is its own.
+    fn start_over(&mut self, params: &mut [f32]) -> Result<()> {
+        let own = Own::of(&mut self.worker);
+        let welcome = self.group.link.join_again()?;
+        let group = &mut self.group;
+        group.welcome = welcome;
+        self.behind = group.welcome.rounds;
+        (self.worker, self.line) = start_from_snapshot(&group.link, &group.welcome, &group.config, params, &own)?;
+        self.started_over += 1;
+        Ok(())
+    }
+
+    /// Saves what [`RemoteGroup::resume`] comes back with.
+    pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
+        self.worker.save(dir, params)?;
+        let (run, name) = (self.group.welcome.run.clone(), self.group.name.clone());
+        let text = serde_json::to_vec_pretty(&Membership { run, name, rounds: self.rounds() }).expect("plain data");
+        write_whole(&dir.join(Membership::FILE), &text)
+    }
+
+    /// Tells the server that nobody need wait for this worker any more.
+    pub fn leave(self) {
+        self.group.link.leave();
+    }
+}

@@ -1,0 +1,684 @@
+//! A run on disk: what a server must not lose.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `run.json` | what the run is: its name, its configuration, how many parameters, workers, steps |
+//! | `log-N.bin` | the rounds from N on, [`log`](crate::log) |
+//! | `snapshot-N.D.safetensors` | the shared state after N rounds, [`snapshot`](crate::snapshot); D is its XXH3 |
+//! | `residue-N.D.bin` | E, the server's residue, after N rounds, and which worker was counted when |
+//! | `inputs-N.bin` | for each round since snapshot N what E needs to be made again: the messages it counts, or E itself if that is shorter |
+//! | `members.json` | who has which seat |
+//!
+//! A round is made in this order: its mean, its inputs on the disk, its record on the disk (**now it has happened**), the replica.
+//! Whoever dies between two of these comes back before the round or after it, with the E of that moment: the state is the last
+//! snapshot and what the log says since.
+
+use crate::error::{Error, Result};
+use crate::frames::{self, Frames, write_whole};
+use crate::log::{Counted, Log, Record, Shelf, numbered};
+use crate::replica::{self, From, Next, Replica};
+use crate::snapshot::served;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use thinwire::Config;
+use thinwire::exchange::Owner;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 4] = *b"TWIN";
+const FORMAT: &str = "thinwire-run";
+const VERSION: u32 = 1;
+
+/// What a run is, the same from its first round to its last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    pub format: String,
+    pub version: u32,
+    /// By which workers know it again.
+    pub id: String,
+    /// Resolved.
+    pub config: Config,
+    pub parameters: usize,
+    /// How many workers it is made for; there may be fewer, or more.
+    pub workers: usize,
+    pub steps: u64,
+    /// What the program has to tell the programs that join.
+    pub job: String,
+}
+
+/// How much is kept on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Rounds that a worker may have missed and still follow from where it was.
+    pub keep: u64,
+    /// Rounds between snapshots.
+    pub snapshot_every: u64,
+}
+
+pub struct Run {
+    dir: PathBuf,
+    pub spec: Spec,
+    retention: Retention,
+    owner: Owner,
+    log: Log,
+    inputs: Frames,
+    replica: Replica,
+    next: Next,
+    /// One more than the last round that counted each slot.
+    counted: BTreeMap<u32, u64>,
+    /// The rounds of the last snapshot.
+    snapshot: u64,
+    /// Nobody else may write here.
+    _lock: File,
+}
+
+/// What stands beside E on the disk.
+#[derive(Serialize, Deserialize)]
+struct Beside {
+    counted: BTreeMap<u32, u64>,
+}
+
+/// A name that no other run has.
+fn new_id() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seed = format!("{now:?} {}", std::process::id());
+    format!("{:016x}", xxh3_64(seed.as_bytes()))
+}
+
+impl Run {
+    /// Whether `dir` holds a run.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join("run.json").exists()
+    }
+
+    /// Starts a run in `dir`.
+    pub fn create(
+        dir: &Path,
+        config: &Config,
+        initial: &[f32],
+        workers: usize,
+        steps: u64,
+        job: String,
+        retention: Retention,
+    ) -> Result<Run> {
+        let config = served(config)?;
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        let lock = lock(dir)?;
+        if Run::exists(dir) {
+            return Err(Error::Usage(format!("{} holds a run already", dir.display())));
+        }
+        for prefix in ["log", "inputs", "snapshot", "residue"] {
+            for (_, path) in numbered(dir, prefix)? {
+                std::fs::remove_file(&path).map_err(Error::io(&path))?; // of a start that came to nothing
+            }
+        }
+        let spec = Spec {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            id: new_id(),
+            config,
+            parameters: initial.len(),
+            workers,
+            steps,
+            job,
+        };
+        let mut replica = Replica::start(&spec.config, initial.len(), From::Parameters(initial), workers, steps)?;
+        let start = replica::state_before(&spec.config, initial, workers)?;
+        let mut owner = Owner::new(&spec.config, initial.len())?;
+        write_snapshot(dir, 0, &start, owner.residue(), &BTreeMap::new())?;
+        let (log, inputs) = (Log::create(dir)?, Frames::create(inputs_path(dir, 0), MAGIC)?);
+        let next = replica.what_next()?;
+        let text = serde_json::to_string_pretty(&spec).expect("plain data");
+        write_whole(&dir.join("run.json"), text.as_bytes())?; // last: now there is a run
+        let (dir, counted) = (dir.to_owned(), BTreeMap::new());
+        Ok(Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot: 0, _lock: lock })
+    }
+
+    /// Comes back to the run in `dir`, with every round that anyone has seen.
+    pub fn open(dir: &Path, retention: Retention) -> Result<Run> {
+        let lock = lock(dir)?;
+        let spec = read_spec(dir)?;
+        let log = Log::open(dir)?;
+        let (snapshot, state, residue, mut counted) = newest_snapshot(dir, &spec)?;
+        if snapshot > log.next() || snapshot < log.shelf().oldest() {
+            let problem = format!(
+                "its last snapshot is of {snapshot} rounds, and its log has {} to {}",
+                log.shelf().oldest(),
+                log.next()
+            );
+            return Err(Error::damaged(dir, problem));
+        }
+        let mut owner = Owner::new(&spec.config, spec.parameters)?;
+        if residue.len() != owner.residue().len() {
+            return Err(Error::damaged(dir, "its residue has another length than its parameters"));
+        }
+        owner.residue().copy_from_slice(&residue);
+        let path = inputs_path(dir, snapshot);
+        let (mut inputs, places) = match path.exists() {
+            true => Frames::open(path.clone(), MAGIC, true)?,
+            false => (Frames::create(path.clone(), MAGIC)?, Vec::new()),
+        };
+        let from = From::Snapshot(&state);
+        let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
+        let mut next = replica.what_next()?;
+        let mut found = places.iter().peekable();
+        for round in snapshot..log.next() {
+            let record = log.shelf().read(round)?.expect("a round of the log");
+            let Next::Round(expected) = &next else {
+                return Err(Error::damaged(dir, format!("round {round} comes after the end of the run")));
+            };
+            if owner.is_coarse(expected)? {
+                let place = found.next_if(|place| place.number == round);
+                let place =
+                    place.ok_or_else(|| Error::damaged(&path, format!("the inputs of round {round} are missing")))?;
+                let entry = frames::read(&path, *place)?;
+                replay(&mut owner, expected, &record, &entry).map_err(|problem| Error::damaged(&path, problem))?;
+            }
+            count(&mut counted, &record);
+            replica.hear(record.message.to_vec(), false)?;
+            next = replica.what_next()?;
+        }
+        if let Some(place) = found.next() {
+            inputs.cut(*place)?; // of a round that did not come to be
+        }
+        let dir = dir.to_owned();
+        let run = Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot, _lock: lock };
+        run.remove(|number| number != snapshot)?;
+        Ok(run)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn shelf(&self) -> Shelf {
+        self.log.shelf()
+    }
+
+    /// Rounds so far.
+    pub fn rounds(&self) -> u64 {
+        self.log.next()
+    }
+
+    /// What the messages of the next round must look like, or the end.
+    pub fn next(&self) -> &Next {
+        &self.next
+    }
+
+    /// One more than the last round that counted `slot`.
+    pub fn counted(&self, slot: u32) -> u64 {
+        self.counted.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Makes the next round of these messages, which [`Owner::check`] has found right, by slot. When this returns the round has
+    /// happened, for everyone; when it fails for want of room on the disk it has not, for no one, and may be tried again.
+    pub fn commit(&mut self, messages: &BTreeMap<u32, Vec<u8>>) -> Result<Record> {
+        let Next::Round(expected) = &self.next else { return Err(Error::Usage("the run is at its end".to_owned())) };
+        let (slots, messages): (Vec<_>, Vec<_>) =
+            messages.iter().map(|(slot, message)| (*slot, message.clone())).unzip();
+        let counts = slots.iter().zip(&messages);
+        let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
+        let round = self.log.next();
+        let mean = self.owner.mean(expected, &messages, |i| slots[i] as usize)?;
+        let coarse = self.owner.is_coarse(expected)?;
+        let before = self.inputs.length();
+        let entry = match coarse {
+            true => Some(self.inputs.append(round, &Entry::of(&messages, self.owner.next_residue()).parts())?),
+            false => None,
+        };
+        let record = Record { round, counted, message: mean.into() };
+        if let Err(error) = self.log.append(&record) {
+            if let Some(place) = entry {
+                self.inputs.cut(place)?; // else the next try would find it there
+                debug_assert_eq!(self.inputs.length(), before);
+            }
+            return Err(error);
+        }
+        // It has happened. What fails from here on is found again when the server comes back.
+        self.owner.keep(expected)?;
+        count(&mut self.counted, &record);
+        let due = self.rounds() - self.snapshot >= self.retention.snapshot_every;
+        let state = self.replica.hear(record.message.to_vec(), due)?;
+        self.next = self.replica.what_next()?;
+        if let Some(state) = state
+            && let Err(error) = self.keep_snapshot(&state)
+        {
+            tracing::warn!(%error, "no snapshot; the log goes on");
+        }
+        Ok(record)
+    }
+
+    /// Writes the state after the last round, whatever the retention says, unless it is there already.
+    pub fn snapshot_now(&mut self) -> Result<()> {
+        if self.snapshot == self.rounds() {
+            return Ok(());
+        }
+        // The replica is in the middle of the next step by now: another one goes there from the last snapshot.
+        let (snapshot, state, ..) = newest_snapshot(&self.dir, &self.spec)?;
+        let (spec, from) = (&self.spec, From::Snapshot(&state));
+        let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
+        let mut state = None;
+        for round in snapshot..self.rounds() {
+            replica.what_next()?;
+            let record = self.shelf().read(round)?.expect("a round of the log");
+            state = replica.hear(record.message.to_vec(), round + 1 == self.rounds())?;
+        }
+        self.keep_snapshot(&state.expect("at least one round"))
+    }
+
+    fn keep_snapshot(&mut self, state: &[u8]) -> Result<()> {
+        let rounds = self.rounds();
+        let inputs = Frames::create(inputs_path(&self.dir, rounds), MAGIC);
+        let written = inputs.and_then(|inputs| {
+            write_snapshot(&self.dir, rounds, state, self.owner.residue(), &self.counted)?;
+            Ok(inputs)
+        });
+        match written {
+            // The inputs of the rounds to come lie with the newest snapshot, so both are there from now on, or neither.
+            Ok(inputs) => (self.inputs, self.snapshot) = (inputs, rounds),
+            Err(error) => {
+                self.remove(|number| number == rounds)?;
+                return Err(error);
+            }
+        }
+        self.log.start_segment()?;
+        self.remove(|number| number != rounds)?;
+        self.log.drop_before(rounds.saturating_sub(self.retention.keep))
+    }
+
+    /// Removes the snapshots of these numbers of rounds, and what belongs to them.
+    fn remove(&self, which: impl Fn(u64) -> bool) -> Result<()> {
+        for prefix in ["snapshot", "residue", "inputs"] {
+            for (number, path) in numbered(&self.dir, prefix)? {
+                if which(number) {
+                    std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn set_room(&mut self, inputs: Option<u64>, log: Option<u64>) {
+        self.inputs.room = inputs;
+        self.log.set_room(log);
+    }
+
+    /// E.
+    pub fn residue(&mut self) -> &[f32] {
+        self.owner.residue()
+    }
+}
+
+fn count(counted: &mut BTreeMap<u32, u64>, record: &Record) {
+    for worker in &record.counted {
+        counted.insert(worker.slot, record.round + 1);
+    }
+}
+
+/// What E needs to be made again.
+enum Entry<'a> {
+    /// The messages that the round counts, in their order.
+    Messages(Vec<u8>, &'a [Vec<u8>]),
+    Residue(&'a [f32]),
+}
+
+impl<'a> Entry<'a> {
+    fn of(messages: &'a [Vec<u8>], residue: &'a [f32]) -> Entry<'a> {
+        let length = messages.iter().map(|message| message.len() + 8).sum::<usize>();
+        if length >= 4 * residue.len() {
+            return Entry::Residue(residue);
+        }
+        let lengths = messages.iter().flat_map(|message| (message.len() as u64).to_le_bytes());
+        let head = [1].into_iter().chain((messages.len() as u32).to_le_bytes()).chain(lengths);
+        Entry::Messages(head.collect(), messages)
+    }
+
+    fn parts(&self) -> Vec<&[u8]> {
+        match self {
+            Entry::Messages(head, messages) => [&head[..]].into_iter().chain(messages.iter().map(|m| &m[..])).collect(),
+            Entry::Residue(residue) => vec![&[2], bytemuck::cast_slice(residue)],
+        }
+    }
+}
+
+/// The messages of an entry.
+fn messages(entry: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let count = u32::from_le_bytes(*entry.first_chunk()?) as usize;
+    let lengths = entry.get(4..4 + 8 * count)?.chunks_exact(8);
+    let lengths = lengths.map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize);
+    let mut rest = &entry[4 + 8 * count..];
+    let messages = lengths.map(|length| rest.split_off(..length).map(<[u8]>::to_vec)).collect::<Option<Vec<_>>>();
+    messages.filter(|_| rest.is_empty())
+}
+
+/// E after a round, made again; the mean must come out as it was.
+fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8]) -> Result<(), String> {
+    let round = record.round;
+    match entry.split_first() {
+        Some((1, rest)) => {
+            let messages = messages(rest).ok_or_else(|| format!("the inputs of round {round} are malformed"))?;
+            let mean = owner.mean(expected, &messages, |i| i).map_err(|error| format!("round {round}: {error}"))?;
+            if mean != record.message {
+                return Err(format!("the inputs of round {round} do not give the mean that the log has"));
+            }
+            owner.keep(expected).map_err(|error| error.to_string())
+        }
+        Some((2, residue)) if residue.len() == 4 * owner.residue().len() => {
+            bytemuck::cast_slice_mut(owner.residue()).copy_from_slice(residue);
+            Ok(())
+        }
+        _ => Err(format!("the inputs of round {round} are malformed")),
+    }
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = File::create(&path).map_err(Error::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Error::Usage(format!("{}: another server runs here", dir.display())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(Error::io(&path)(error)),
+    }
+}
+
+/// What the run in `dir` is.
+pub fn read_spec(dir: &Path) -> Result<Spec> {
+    let path = dir.join("run.json");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let foreign = |problem: String| Error::damaged(&path, format!("not a run of ours: {problem}"));
+    let value = serde_json::from_str::<serde_json::Value>(&text).map_err(|error| foreign(error.to_string()))?;
+    if value["format"] != FORMAT || value["version"] != VERSION {
+        return Err(foreign(format!("format {}, version {}", value["format"], value["version"])));
+    }
+    serde_json::from_value(value).map_err(|error| foreign(error.to_string()))
+}
+
+fn inputs_path(dir: &Path, rounds: u64) -> PathBuf {
+    dir.join(format!("inputs-{rounds:012}.bin"))
+}
+
+/// Writes a snapshot and what belongs to it; the state last, for it is looked for first.
+fn write_snapshot(dir: &Path, rounds: u64, state: &[u8], residue: &[f32], counted: &BTreeMap<u32, u64>) -> Result<()> {
+    let beside = serde_json::to_vec(&Beside { counted: counted.clone() }).expect("plain data");
+    let parts = [&(beside.len() as u64).to_le_bytes()[..], &beside, bytemuck::cast_slice(residue)].concat();
+    for (name, bytes, suffix) in [("residue", &parts[..], "bin"), ("snapshot", state, "safetensors")] {
+        let digest = xxh3_64(bytes);
+        write_whole(&dir.join(format!("{name}-{rounds:012}.{digest:016x}.{suffix}")), bytes)?;
+    }
+    Ok(())
+}
+
+/// The bytes of a file whose name has their digest.
+fn read_digested(path: &Path) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match name.split('.').nth(1) == Some(&format!("{:016x}", xxh3_64(&bytes))) {
+        true => Ok(bytes),
+        false => Err(Error::damaged(path, "its contents are not those that its name tells")),
+    }
+}
+
+/// The newest snapshot's file.
+pub fn snapshot_file(dir: &Path) -> Result<(u64, PathBuf)> {
+    let newest = numbered(dir, "snapshot")?.pop();
+    newest.ok_or_else(|| Error::damaged(dir, "there is no snapshot"))
+}
+
+type Snapshot = (u64, Vec<u8>, Vec<f32>, BTreeMap<u32, u64>);
+
+fn newest_snapshot(dir: &Path, spec: &Spec) -> Result<Snapshot> {
+    let (rounds, path) = snapshot_file(dir)?;
+    let state = read_digested(&path)?;
+    let beside = numbered(dir, "residue")?.into_iter().find(|(number, _)| *number == rounds);
+    let (_, path) = beside.ok_or_else(|| Error::damaged(dir, format!("there is no residue of {rounds} rounds")))?;
+    let bytes = read_digested(&path)?;
+    let malformed = || Error::damaged(&path, format!("malformed, for a run of {} parameters", spec.parameters));
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+    let length = u64::from_le_bytes(*length) as usize;
+    let notes = rest.get(..length).ok_or_else(malformed)?;
+    let beside = serde_json::from_slice::<Beside>(notes).map_err(|_| malformed())?;
+    let values = rest[length..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")));
+    Ok((rounds, state, values.collect(), beside.counted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use thinwire::{Collective, LearningRate, Worker};
+
+    const WORKERS: usize = 3;
+    const D: usize = 50;
+    const STEPS: u64 = 26;
+    const RETENTION: Retention = Retention { keep: 5, snapshot_every: 7 };
+    const CASES: [&str; 4] = [
+        "name = \"efficient-adam\"\ncodec = \"sign\"", // E by the messages
+        "name = \"efficient-adam\"\ncodec_up = \"f32\"\ncodec_down = \"sign\"", // E itself is shorter
+        "name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 2\nvariance_gap = 4",
+        "name = \"adam\"",
+    ];
+
+    /// A worker's line to the test.
+    struct Line(Sender<Vec<u8>>, Receiver<Vec<u8>>);
+
+    impl Collective for Line {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            1
+        }
+        fn served(&self) -> Option<usize> {
+            Some(WORKERS)
+        }
+        fn reserve(&mut self, _: usize, _: usize) {}
+        fn send(&mut self, _: usize, message: &[u8], _: &'static str) -> thinwire::Result<()> {
+            self.0.send(message.to_vec()).map_err(|_| thinwire::Error::Stopped)
+        }
+        fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> thinwire::Result<()> {
+            *message = self.1.recv().map_err(|_| thinwire::Error::Stopped)?;
+            Ok(())
+        }
+    }
+
+    /// Workers that train for as long as they are answered.
+    fn workers(config: &Config) -> Vec<(Receiver<Vec<u8>>, Sender<Vec<u8>>)> {
+        let rate = config.learning_rate.clone().unwrap();
+        let each = (0..WORKERS).map(|worker| {
+            let ((up, from_worker), (to_worker, down)) = (channel(), channel());
+            let (config, rate) = (config.clone(), rate.clone());
+            std::thread::spawn(move || {
+                let mut x = vec![1.0; D];
+                let mut engine = Worker::new(&config, &x, Box::new(Line(up, down))).unwrap();
+                for step in 0..STEPS {
+                    let gradient =
+                        x.iter().enumerate().map(|(k, x)| x + ((k as u64 * 7 + step * 3 + worker as u64) as f32).sin());
+                    let gradient = gradient.collect::<Vec<_>>();
+                    if engine.step(&mut x, &gradient, rate.at(step)).is_err() {
+                        return;
+                    }
+                }
+                let _ = engine.sync(&mut x);
+            });
+            (from_worker, to_worker)
+        });
+        each.collect()
+    }
+
+    fn config(words: &str) -> Config {
+        let config = Config::from_toml(&format!("block = 8\n{words}")).unwrap();
+        served(&Config { learning_rate: Some(LearningRate::constant(0.01)), ..config }).unwrap()
+    }
+
+    fn copied(dir: &Path) -> tempfile::TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+        copy
+    }
+
+    /// All that a server that comes back must have. The header of the next round has the digest of the shared state in it.
+    fn state(run: &mut Run) -> (u64, Next, Vec<u32>, BTreeMap<u32, u64>) {
+        let residue = run.residue().iter().map(|e| e.to_bits()).collect();
+        (run.rounds(), run.next().clone(), residue, run.counted.clone())
+    }
+
+    /// Calls `check` after every round, with the run and the messages that the round was made of.
+    fn watched(words: &str, mut check: impl FnMut(&mut Run, &BTreeMap<u32, Vec<u8>>)) {
+        let (config, dir) = (config(words), tempfile::tempdir().unwrap());
+        let initial = vec![1.0; D];
+        let mut run = Run::create(dir.path(), &config, &initial, WORKERS, STEPS, String::new(), RETENTION).unwrap();
+        let workers = workers(&config);
+        while matches!(run.next(), Next::Round(_)) {
+            let messages = workers.iter().enumerate().map(|(slot, (up, _))| (slot as u32, up.recv().unwrap()));
+            let messages = messages.collect::<BTreeMap<_, _>>();
+            let record = run.commit(&messages).unwrap();
+            check(&mut run, &messages);
+            workers.iter().for_each(|(_, down)| down.send(record.message.to_vec()).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_server_that_dies_after_any_round_comes_back_with_it() {
+        for words in CASES {
+            watched(words, |run, _| {
+                let copy = copied(run.dir());
+                let mut again = Run::open(copy.path(), RETENTION).unwrap();
+                assert_eq!(state(run), state(&mut again), "{words}, round {}", run.rounds());
+                again.snapshot_now().unwrap();
+                drop(again);
+                let mut again = Run::open(copy.path(), RETENTION).unwrap();
+                assert_eq!(state(run), state(&mut again), "{words}, from a snapshot, round {}", run.rounds());
+            });
+        }
+    }
+
+    /// Whichever byte of a round's record, or of its inputs, was the last that reached the disk.
+    #[test]
+    fn a_server_that_dies_while_it_writes_a_round_comes_back_before_it_or_after_it() {
+        for words in CASES {
+            let mut before = None;
+            watched(words, |run, messages| {
+                let after = state(run);
+                let Some(before) = before.replace(after.clone()) else { return };
+                // Not right after a snapshot, where the round is in the segment before, and not for every round.
+                let since = run.rounds() - run.snapshot;
+                if since != 2 && since != 5 {
+                    return;
+                }
+                let segment = numbered(run.dir(), "log").unwrap().pop().unwrap().1;
+                let whole = std::fs::metadata(&segment).unwrap().len();
+                let places = Frames::open(copied(run.dir()).path().join(segment.file_name().unwrap()), *b"TWLG", true);
+                let torn_from = places.unwrap().1.last().unwrap().offset - 20;
+                for length in torn_from..=whole {
+                    let copy = copied(run.dir());
+                    let path = copy.path().join(segment.file_name().unwrap());
+                    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+                    file.set_len(length).unwrap();
+                    let mut again = Run::open(copy.path(), RETENTION).unwrap();
+                    let expected = if length == whole { &after } else { &before };
+                    assert!(state(&mut again) == *expected, "{words}: {length} of {whole} bytes");
+                    if length < whole {
+                        again.commit(messages).unwrap();
+                        assert!(state(&mut again) == after, "{words}: made again after {length} of {whole} bytes");
+                    }
+                }
+                let inputs = inputs_path(run.dir(), run.snapshot);
+                let whole_inputs = std::fs::metadata(&inputs).unwrap().len();
+                for length in (whole_inputs.saturating_sub(40)..whole_inputs).chain([0]).filter(|_| whole_inputs > 0) {
+                    let copy = copied(run.dir());
+                    let file = |name: &Path| {
+                        let path = copy.path().join(name.file_name().unwrap());
+                        std::fs::OpenOptions::new().write(true).open(path).unwrap()
+                    };
+                    file(&inputs).set_len(length).unwrap();
+                    // The inputs come first: without them there is no record.
+                    file(&segment).set_len(torn_from).unwrap();
+                    match Run::open(copy.path(), RETENTION) {
+                        Ok(mut again) => assert!(state(&mut again) == before),
+                        // Of earlier rounds, whose records are there: that is no torn end.
+                        Err(error) => assert!(length == 0 && error.to_string().contains("missing"), "{error}"),
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn without_room_on_the_disk_no_round_happens_and_nothing_is_lost() {
+        for words in CASES {
+            let mut before = None;
+            watched(words, |run, messages| {
+                let after = state(run);
+                if let Some(before) = before.replace(after.clone())
+                    && run.rounds() - run.snapshot == 3
+                {
+                    let copy = copied(run.dir());
+                    let segment = numbered(copy.path(), "log").unwrap().pop().unwrap().1;
+                    let last = Frames::open(segment, *b"TWLG", true).unwrap().1.pop().unwrap();
+                    let segment = numbered(copy.path(), "log").unwrap().pop().unwrap().1;
+                    std::fs::OpenOptions::new().write(true).open(segment).unwrap().set_len(last.offset - 20).unwrap();
+                    let mut again = Run::open(copy.path(), RETENTION).unwrap();
+                    for (inputs, log) in
+                        [(Some(0), None), (Some(33), None), (None, Some(0)), (None, Some(30)), (None, Some(60))]
+                    {
+                        again.set_room(inputs, log);
+                        match again.commit(messages) {
+                            Err(Error::NoRoom { .. }) => assert!(state(&mut again) == before, "{words}"),
+                            // Exact rounds have no inputs.
+                            made => {
+                                assert!(made.is_ok() && inputs.is_some(), "{words}: {made:?}");
+                                return;
+                            }
+                        }
+                    }
+                    again.set_room(None, None);
+                    again.commit(messages).unwrap();
+                    assert!(state(&mut again) == after, "{words}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        watched(CASES[0], |run, _| {
+            let (oldest, rounds) = (run.shelf().oldest(), run.rounds());
+            let most = RETENTION.keep + 2 * RETENTION.snapshot_every;
+            assert!(rounds - oldest <= most, "{rounds} rounds, and the log goes back to {oldest}");
+            assert!(oldest <= rounds.saturating_sub(RETENTION.keep.min(rounds)) || rounds < RETENTION.snapshot_every);
+            let files = std::fs::read_dir(run.dir()).unwrap().count();
+            assert!(files <= 3 + 1 + 2 + 3, "{files} files");
+        });
+    }
+
+    #[test]
+    fn two_servers_do_not_share_a_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let create = || Run::create(dir.path(), &config(CASES[0]), &[0.0; D], WORKERS, STEPS, String::new(), RETENTION);
+        let run = create().unwrap();
+        let error = Run::open(dir.path(), RETENTION).err().unwrap().to_string();
+        assert!(error.contains("another server runs here"), "{error}");
+        drop(run);
+        assert!(create().err().unwrap().to_string().contains("holds a run already"));
+        Run::open(dir.path(), RETENTION).unwrap();
+    }
+
+    #[test]
+    fn a_server_needs_the_schedule_of_the_learning_rate_and_the_central_form() {
+        let plain = Config::new(thinwire::Name::Adam);
+        assert!(served(&plain).unwrap_err().to_string().contains("learning_rate"));
+        let sharded = Config {
+            learning_rate: Some(LearningRate::constant(0.1)),
+            topology: Some(thinwire::layout::Topology::Sharded),
+            ..plain
+        };
+        assert!(served(&sharded).unwrap_err().to_string().contains("central"));
+    }
+}

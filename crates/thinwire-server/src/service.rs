@@ -1,0 +1,322 @@
+//! What workers ask of a server, and what they are told: the gRPC service of `proto/run.proto`.
+
+use crate::hall::{Hall, Stats, blocking};
+use crate::log::Record;
+use crate::proto::run_server::Run;
+use crate::proto::{
+    Counted, FollowRequest, Heard, JoinRequest, Note, Receipt, RoundPart, Seat, SendPart, SnapshotPart,
+    SnapshotRequest, Welcome, note, receipt,
+};
+use crate::run::snapshot_file;
+use crate::table::{Refusal, Verdict};
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Of the protocol.
+pub const VERSION: u32 = 1;
+
+/// The longest piece of a message.
+pub const PART: usize = 1 << 20;
+
+/// The longest pause between two pieces of one message.
+const PAUSE: Duration = Duration::from_secs(30);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Snapshots that are sent at the same time.
+const SNAPSHOTS: usize = 16;
+
+pub struct Service {
+    hall: Arc<Hall>,
+    snapshots: Arc<Semaphore>,
+}
+
+impl Service {
+    pub fn new(hall: Arc<Hall>) -> Service {
+        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)) }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::Full(_) => Status::resource_exhausted(text),
+            Refusal::Name => Status::invalid_argument(text),
+            Refusal::Replaced => Status::aborted(text),
+            Refusal::Restarted | Refusal::Superseded => Status::unavailable(text),
+            Refusal::Early(..) => Status::failed_precondition(text),
+            Refusal::Another(_) => Status::already_exists(text),
+        }
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> Status {
+    tracing::error!(%error, "a worker could not be answered");
+    Status::internal("the server has a problem; its log says which")
+}
+
+impl Service {
+    /// Notes what was refused, and to whom.
+    fn refuse<T>(&self, who: &str, answer: Result<T, Status>) -> Result<T, Status> {
+        answer.inspect_err(|status| {
+            Stats::add(&self.hall.stats.refused, 1);
+            tracing::warn!(who, code = ?status.code(), why = status.message(), "refused");
+        })
+    }
+
+    fn seat(&self, seat: Option<Seat>) -> Result<(u32, u64), Status> {
+        let seat = seat.ok_or_else(|| Status::invalid_argument("no seat is named"))?;
+        self.hall.table().check(seat.slot, seat.session)?;
+        Ok((seat.slot, seat.session))
+    }
+
+    fn welcome(&self, request: &JoinRequest) -> Result<Welcome, Status> {
+        let (hall, spec) = (&self.hall, &self.hall.spec);
+        if request.version != VERSION {
+            let text = format!("this server speaks version {VERSION} of the protocol, not {}", request.version);
+            return Err(Status::failed_precondition(text));
+        }
+        if !request.run.is_empty() && request.run != spec.id {
+            let text = format!("this is run {}, not {}", spec.id, request.run);
+            return Err(Status::failed_precondition(text));
+        }
+        let (slot, session) = {
+            let mut table = hall.table();
+            let known = table.seats().len();
+            let joined = table.join(&request.name, Instant::now())?;
+            if table.seats().len() > known {
+                hall.keep_names(&table.names()).map_err(internal)?;
+            }
+            joined
+        };
+        Ok(Welcome {
+            run: spec.id.clone(),
+            slot,
+            session,
+            config: serde_json::to_string(&spec.config).map_err(internal)?,
+            job: spec.job.clone(),
+            parameters: spec.parameters as u64,
+            workers: spec.workers as u32,
+            steps: spec.steps,
+            rounds: *hall.rounds.borrow(),
+            oldest: hall.shelf.oldest(),
+            counted: hall.counted(slot),
+        })
+    }
+
+    /// The whole message, no longer than such a message may be, of a round that is open; none if it is too late for it.
+    async fn take(&self, mut parts: Streaming<SendPart>) -> Result<receipt::Verdict, Status> {
+        let hall = &self.hall;
+        let first = next_part(&mut parts).await?.ok_or_else(|| Status::invalid_argument("an empty message"))?;
+        let (slot, session) = self.seat(first.seat)?;
+        let verdict = hall.table().may_send(slot, session, first.round)?;
+        let Verdict::Open(expected) = verdict else { return Ok(receipt::Verdict::Late) };
+        let longest = hall.checker.length(&expected).map_err(internal)?;
+        let upload = hall.table().begin_upload(slot, session)?;
+        let mut message = Vec::with_capacity(longest.min(first.data.len().max(1) * 4));
+        let mut part = Some(first.data);
+        while let Some(data) = part {
+            if message.len() + data.len() > longest {
+                return Err(Status::invalid_argument(format!(
+                    "a message longer than the {longest} bytes of this round"
+                )));
+            }
+            message.extend_from_slice(&data);
+            Stats::add(&hall.stats.bytes_received, data.len() as u64);
+            part = next_part(&mut parts).await?.map(|part| part.data);
+            hall.table().check_upload(slot, session, upload)?;
+        }
+        let (here, checked) = blocking({
+            let (hall, expected) = (Arc::clone(hall), Arc::clone(&expected));
+            move || {
+                let checked = hall.checker.check(&expected, &message, slot as usize);
+                (message, checked)
+            }
+        })
+        .await;
+        checked.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let digest = xxh3_64(&here);
+        match hall.table().arrive(slot, session, first.round, here, first.loss, Instant::now()) {
+            Ok(Verdict::Open(_)) => {
+                tracing::trace!(slot, round = first.round, digest, "message");
+                hall.changed.notify_one();
+                Ok(receipt::Verdict::Taken)
+            }
+            Ok(Verdict::Late) => Ok(receipt::Verdict::Late),
+            // Of one who had this name before: it stands, and this worker will find that it is not the one counted.
+            Err(Refusal::Another(round)) => {
+                tracing::warn!(slot, round, "a second, different message of one worker");
+                Ok(receipt::Verdict::Late)
+            }
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
+async fn next_part(parts: &mut Streaming<SendPart>) -> Result<Option<SendPart>, Status> {
+    match tokio::time::timeout(PAUSE, parts.message()).await {
+        Ok(part) => part,
+        Err(_) => Err(Status::deadline_exceeded(format!("no piece of the message for {} s", PAUSE.as_secs()))),
+    }
+}
+
+/// A round in pieces.
+fn parts(record: &Record) -> impl Iterator<Item = RoundPart> {
+    let counted = record.counted.iter().map(|counted| Counted { slot: counted.slot, digest: counted.digest });
+    let (round, message) = (record.round, record.message.clone());
+    let mut counted = Some(counted.collect());
+    let count = message.len().div_ceil(PART).max(1);
+    (0..count).map(move |i| RoundPart {
+        round,
+        counted: counted.take().unwrap_or_default(),
+        data: message.slice(i * PART..((i + 1) * PART).min(message.len())),
+        last: i + 1 == count,
+    })
+}
+
+/// Tells the table when a worker no longer follows, however that comes about.
+struct Following(Arc<Hall>, u32, u64);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.table().lost(self.1, self.2, Instant::now());
+        self.0.changed.notify_one();
+        tracing::info!(slot = self.1, "a worker is gone");
+    }
+}
+
+#[tonic::async_trait]
+impl Run for Service {
+    async fn join(&self, request: Request<JoinRequest>) -> Answer<Welcome> {
+        let request = request.into_inner();
+        let welcome = self.refuse(&request.name.chars().take(64).collect::<String>(), self.welcome(&request))?;
+        tracing::info!(name = request.name, slot = welcome.slot, round = welcome.rounds, "a worker joins");
+        Ok(Response::new(welcome))
+    }
+
+    type SnapshotStream = ReceiverStream<Result<SnapshotPart, Status>>;
+
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
+        self.seat(request.into_inner().seat)?;
+        let hall = Arc::clone(&self.hall);
+        // Each takes a thread for as long as its worker takes to read.
+        let busy = || Status::unavailable("too many snapshots are being fetched");
+        let place = Arc::clone(&self.snapshots).try_acquire_owned().map_err(|_| busy())?;
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let sent = send_snapshot(&hall, &sender);
+            if let Err(error) = sent {
+                let _ = sender.blocking_send(Err(internal(error)));
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    type FollowStream = ReceiverStream<Result<RoundPart, Status>>;
+
+    async fn follow(&self, request: Request<FollowRequest>) -> Answer<Self::FollowStream> {
+        let FollowRequest { seat, from } = request.into_inner();
+        let (slot, session) = self.seat(seat)?;
+        let (oldest, rounds) = (self.hall.shelf.oldest(), *self.hall.rounds.borrow());
+        if from < oldest || from > rounds {
+            return Err(Status::out_of_range(format!("the log has the rounds {oldest} to {rounds}, not {from}")));
+        }
+        self.hall.table().follows(slot, session)?;
+        let following = Following(Arc::clone(&self.hall), slot, session);
+        self.hall.changed.notify_one();
+        let (sender, receiver) = mpsc::channel(2);
+        tokio::spawn(async move { follow(following, from, sender).await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn send(&self, request: Request<Streaming<SendPart>>) -> Answer<Receipt> {
+        let taken = self.take(request.into_inner()).await;
+        let verdict = match taken {
+            Err(status) if status.code() == tonic::Code::Unavailable => return Err(status),
+            taken => self.refuse("a message", taken)?,
+        };
+        Ok(Response::new(Receipt { verdict: verdict.into() }))
+    }
+
+    async fn tell(&self, request: Request<Note>) -> Answer<Heard> {
+        let note = request.into_inner();
+        let (slot, session) = self.seat(note.seat)?;
+        match note.what() {
+            note::What::Ready => self.hall.table().ready(slot, session, note.round)?,
+            note::What::Leaves => {
+                self.hall.table().leaves(slot, session)?;
+                tracing::info!(slot, "a worker leaves");
+            }
+        }
+        self.hall.changed.notify_one();
+        Ok(Response::new(Heard {}))
+    }
+}
+
+/// Sends every round from `next` on, one at a time: a worker that does not read keeps nothing in memory but the one it is at.
+async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result<RoundPart, Status>>) {
+    let hall = Arc::clone(&following.0);
+    let mut rounds = hall.rounds.subscribe();
+    loop {
+        while next < *rounds.borrow_and_update() {
+            let read = blocking({
+                let hall = Arc::clone(&hall);
+                move || hall.record(next)
+            });
+            let record = match read.await {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    let gone = Status::out_of_range(format!("round {next} is no longer in the log"));
+                    let _ = sender.send(Err(gone)).await;
+                    return;
+                }
+                Err(error) => {
+                    let _ = sender.send(Err(internal(error))).await;
+                    return;
+                }
+            };
+            for part in parts(&record) {
+                Stats::add(&hall.stats.bytes_sent, part.data.len() as u64);
+                if sender.send(Ok(part)).await.is_err() {
+                    return;
+                }
+            }
+            next += 1;
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            changed = rounds.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// The newest snapshot, from the disk.
+fn send_snapshot(hall: &Hall, sender: &mpsc::Sender<Result<SnapshotPart, Status>>) -> crate::Result<()> {
+    let (rounds, mut file, path) = loop {
+        let (rounds, path) = snapshot_file(&hall.dir)?;
+        match std::fs::File::open(&path) {
+            Ok(file) => break (rounds, file, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // a newer one has just replaced it
+            Err(error) => return Err(crate::Error::io(&path)(error)),
+        }
+    };
+    let length = file.metadata().map_err(crate::Error::io(&path))?.len();
+    let mut left = length;
+    loop {
+        let mut data = vec![0; left.min(PART as u64) as usize];
+        file.read_exact(&mut data).map_err(crate::Error::io(&path))?;
+        left -= data.len() as u64;
+        Stats::add(&hall.stats.bytes_sent, data.len() as u64);
+        let part = SnapshotPart { rounds, length, data: data.into() };
+        if sender.blocking_send(Ok(part)).is_err() || left == 0 {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Who sits at the table, and when a round is closed. Nothing here reads a clock or a file: time is given, and the rest is state.
+//!
+//! A round waits for every member that works on it, but no longer than the deadline after its first message; and it needs a
+//! quorum. A member is waited for from when it says that it works on the round, until it is left out of one, says that it leaves, or
+//! has been without a connection for as long as the deadline.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thinwire::message::Header;
+
+/// When rounds are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The fewest workers that make a round.
+    pub quorum: usize,
+    /// The first round waits for so many, within the deadline.
+    pub workers: usize,
+    /// How long a round waits for the others after its first message.
+    pub deadline: Duration,
+    pub max_members: usize,
+}
+
+/// One member, here or gone.
+#[derive(Clone, Debug, Default)]
+pub struct Seat {
+    pub name: String,
+    /// Of its present connection; 0 when it has not come since the server started.
+    session: u64,
+    /// Streams it follows the log by: 0 or 1, and 2 for a moment when it comes back.
+    following: usize,
+    /// Since when it has no connection.
+    lost: Option<Instant>,
+    /// Whether rounds wait for it.
+    waited_for: bool,
+    pub loss: Option<f64>,
+    /// Rounds that counted it, and that it was left out of while it was waited for.
+    pub rounds: u64,
+    pub left_out: u64,
+    pub bytes_received: u64,
+    /// The number of its last upload; those before it are heard no more.
+    upload: u64,
+}
+
+impl Seat {
+    pub fn is_connected(&self) -> bool {
+        self.following > 0
+    }
+}
+
+/// A message that waits for its round to be closed.
+struct Arrived {
+    message: Vec<u8>,
+}
+
+pub struct Table {
+    rules: Rules,
+    seats: Vec<Seat>,
+    sessions: u64,
+    round: u64,
+    step: u64,
+    /// What messages of the round must look like; none while it is made, and after the last.
+    expected: Option<Arc<[u8]>>,
+    arrived: BTreeMap<u32, Arrived>,
+    first: Option<Instant>,
+}
+
+/// What becomes of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Close,
+    /// Look again then, or when something happens.
+    WaitUntil(Instant),
+    Wait,
+}
+
+/// Why someone may not sit here, or speak.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("all {0} seats are taken")]
+    Full(usize),
+    #[error("a name has 1 to 64 letters, digits, - _ and .; this has not")]
+    Name,
+    #[error("another worker has joined under this name")]
+    Replaced,
+    #[error("the server has been started anew; join again")]
+    Restarted,
+    #[error("the same worker has begun to send another message")]
+    Superseded,
+    #[error("round {0} is not open yet; this is round {1}")]
+    Early(u64, u64),
+    #[error("another message of this worker for round {0} is here already")]
+    Another(u64),
+}
+
+/// What becomes of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Of the open round; this is what it must look like.
+    Open(Arc<[u8]>),
+    Late,
+}
+
+impl Table {
+    /// With members as they were known before, and `start`, a number of this start of the server. Those that the last round counted are waited for, as
+    /// if their connections had just been lost.
+    pub fn new(rules: Rules, names: Vec<String>, last: &[u32], start: u32, now: Instant) -> Table {
+        let seat = |(slot, name): (usize, String)| {
+            let waited_for = last.contains(&(slot as u32));
+            Seat { name, waited_for, lost: Some(now), ..Seat::default() }
+        };
+        let seats = names.into_iter().enumerate().map(seat).collect();
+        let sessions = u64::from(start) << 32;
+        Table { rules, seats, sessions, round: 0, step: 0, expected: None, arrived: BTreeMap::new(), first: None }
+    }
+
+    pub fn seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.seats.iter().map(|seat| seat.name.clone()).collect()
+    }
+
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The step of the round.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Members that are here.
+    pub fn connected(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is_connected()).count()
+    }
+
+    /// Messages of the open round.
+    pub fn arrived(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Gives `name` its seat, or a new one, and a session; whoever had the seat is put out.
+    pub fn join(&mut self, name: &str, now: Instant) -> Result<(u32, u64), Refusal> {
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+            return Err(Refusal::Name);
+        }
+        let known = self.seats.iter().position(|seat| seat.name == name);
+        let slot = match known {
+            Some(slot) => slot,
+            None if self.seats.len() < self.rules.max_members => {
+                self.seats.push(Seat { name: name.to_owned(), ..Seat::default() });
+                self.seats.len() - 1
+            }
+            None => return Err(Refusal::Full(self.rules.max_members)),
+        };
+        self.sessions += 1;
+        let seat = &mut self.seats[slot];
+        (seat.session, seat.following, seat.lost) = (self.sessions, 0, Some(now));
+        Ok((slot as u32, self.sessions))
+    }
+
+    fn seat(&mut self, slot: u32, session: u64) -> Result<&mut Seat, Refusal> {
+        if session >> 32 != self.sessions >> 32 {
+            return Err(Refusal::Restarted);
+        }
+        match self.seats.get_mut(slot as usize) {
+            Some(seat) if seat.session == session => Ok(seat),
+            _ => Err(Refusal::Replaced),
+        }
+    }
+
+    pub fn check(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
+        self.seat(slot, session).map(|_| ())
+    }
+
+    /// It follows the log, by a stream that is open.
+    pub fn follows(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
+        let seat = self.seat(slot, session)?;
+        seat.following += 1;
+        seat.lost = None;
+        Ok(())
+    }
+
+    /// That stream has ended.
+    pub fn lost(&mut self, slot: u32, session: u64, now: Instant) {
+        if let Ok(seat) = self.seat(slot, session) {
+            seat.following = seat.following.saturating_sub(1);
+            seat.lost = (seat.following == 0).then_some(now);
+        }
+    }
+
+    /// It works on `round`.
+    pub fn ready(&mut self, slot: u32, session: u64, round: u64) -> Result<(), Refusal> {
+        let open = self.round;
+        self.seat(slot, session)?.waited_for |= round == open;
+        Ok(())
+    }
+
+    pub fn leaves(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
+        self.seat(slot, session)?.waited_for = false;
+        Ok(())
+    }
+
+    /// A message begins to come; another of the same worker that is still coming is heard no more.
+    pub fn begin_upload(&mut self, slot: u32, session: u64) -> Result<u64, Refusal> {
+        let seat = self.seat(slot, session)?;
+        seat.upload += 1;
+        Ok(seat.upload)
+    }
+
+    /// Whether it still is the last.
+    pub fn check_upload(&mut self, slot: u32, session: u64, upload: u64) -> Result<(), Refusal> {
+        let last = self.seat(slot, session)?.upload;
+        if last == upload { Ok(()) } else { Err(Refusal::Superseded) }
+    }
+
+    /// Whether a message for `round` may come.
+    pub fn may_send(&mut self, slot: u32, session: u64, round: u64) -> Result<Verdict, Refusal> {
+        let open = self.round;
+        self.seat(slot, session)?;
+        match &self.expected {
+            _ if round > open => Err(Refusal::Early(round, open)),
+            Some(expected) if round == open => Ok(Verdict::Open(Arc::clone(expected))),
+            _ => Ok(Verdict::Late),
+        }
+    }
+
+    /// A message that was checked has come.
+    pub fn arrive(
+        &mut self,
+        slot: u32,
+        session: u64,
+        round: u64,
+        message: Vec<u8>,
+        loss: Option<f64>,
+        now: Instant,
+    ) -> Result<Verdict, Refusal> {
+        let verdict = self.may_send(slot, session, round)?;
+        let seat = self.seat(slot, session)?;
+        seat.bytes_received += message.len() as u64;
+        seat.loss = loss.filter(|loss| loss.is_finite()).or(seat.loss);
+        if verdict == Verdict::Late {
+            return Ok(verdict);
+        }
+        seat.waited_for = true;
+        match self.arrived.get(&slot) {
+            // Sent again after a connection was lost.
+            Some(before) if before.message == message => return Ok(verdict),
+            Some(_) => return Err(Refusal::Another(round)),
+            None => {}
+        }
+        self.arrived.insert(slot, Arrived { message });
+        self.first.get_or_insert(now);
+        Ok(verdict)
+    }
+
+    /// Whether the round can be closed.
+    pub fn decide(&self, now: Instant) -> Decision {
+        let (Some(first), Some(_), came) = (self.first, &self.expected, self.arrived.len()) else {
+            return Decision::Wait;
+        };
+        if came < self.rules.quorum {
+            return Decision::Wait;
+        }
+        let end = first + self.rules.deadline;
+        if now >= end {
+            return Decision::Close;
+        }
+        let missing = self.seats.iter().enumerate().filter(|(slot, _)| !self.arrived.contains_key(&(*slot as u32)));
+        let leases = missing.filter_map(|(_, seat)| self.lease(seat, end)).filter(|lease| *lease > now);
+        let longest = leases.max();
+        match (longest, self.round == 0 && came < self.rules.workers) {
+            (None, false) => Decision::Close,
+            (None, true) => Decision::WaitUntil(end),
+            (Some(lease), false) => Decision::WaitUntil(lease.min(end)),
+            (Some(_), true) => Decision::WaitUntil(end),
+        }
+    }
+
+    /// Until when a member that has not sent anything is waited for, if it is.
+    fn lease(&self, seat: &Seat, end: Instant) -> Option<Instant> {
+        let until = seat.lost.map_or(end, |lost| lost + self.rules.deadline);
+        seat.waited_for.then_some(until)
+    }
+
+    /// Takes the messages of the round, which is being made from now on.
+    pub fn close(&mut self) -> BTreeMap<u32, Vec<u8>> {
+        self.expected = None;
+        self.first = None;
+        let arrived = std::mem::take(&mut self.arrived);
+        arrived.into_iter().map(|(slot, arrived)| (slot, arrived.message)).collect()
+    }
+
+    /// The round was made, of these slots.
+    pub fn closed(&mut self, slots: impl Iterator<Item = u32> + Clone) {
+        for (slot, seat) in self.seats.iter_mut().enumerate() {
+            let counted = slots.clone().any(|counted| counted == slot as u32);
+            seat.rounds += u64::from(counted);
+            seat.left_out += u64::from(seat.waited_for && !counted);
+            seat.waited_for &= counted;
+        }
+    }
+
+    /// The next round may come; none after the last.
+    pub fn open(&mut self, round: u64, expected: Option<Arc<[u8]>>) {
+        let header = expected.as_deref().and_then(|expected| Header::read(expected, 0).ok());
+        self.step = header.map_or(self.step, |(header, _)| header.step);
+        (self.round, self.expected) = (round, expected);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules = Rules { quorum: 1, workers: 2, deadline: Duration::from_secs(10), max_members: 4 };
+
+    fn table(rules: Rules, round: u64) -> (Table, Instant) {
+        let now = Instant::now();
+        let mut table = Table::new(rules, Vec::new(), &[], 100, now);
+        table.open(round, Some(Arc::from(&b"header"[..])));
+        (table, now)
+    }
+
+    fn after(now: Instant, seconds: u64) -> Instant {
+        now + Duration::from_secs(seconds)
+    }
+
+    /// Joins, follows, works on the round.
+    fn sit(table: &mut Table, name: &str, now: Instant) -> (u32, u64) {
+        let (slot, session) = table.join(name, now).unwrap();
+        table.follows(slot, session).unwrap();
+        table.ready(slot, session, table.round()).unwrap();
+        (slot, session)
+    }
+
+    fn send(table: &mut Table, (slot, session): (u32, u64), now: Instant) {
+        let round = table.round();
+        assert!(matches!(table.arrive(slot, session, round, vec![slot as u8], None, now), Ok(Verdict::Open(_))));
+    }
+
+    #[test]
+    fn a_round_waits_for_all_who_work_on_it_until_the_deadline() {
+        let (mut table, now) = table(RULES, 3);
+        let [a, b, _c] = ["a", "b", "c"].map(|name| sit(&mut table, name, now));
+        assert_eq!(table.decide(now), Decision::Wait);
+        send(&mut table, a, after(now, 1));
+        assert_eq!(table.decide(after(now, 2)), Decision::WaitUntil(after(now, 11)));
+        send(&mut table, b, after(now, 2));
+        assert_eq!(table.decide(after(now, 10)), Decision::WaitUntil(after(now, 11)));
+        assert_eq!(table.decide(after(now, 11)), Decision::Close);
+        let closed = table.close();
+        assert_eq!(closed.keys().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(table.may_send(2, _c.1, 3), Ok(Verdict::Late), "while it is made");
+        table.closed([0, 1].into_iter());
+        table.open(4, Some(Arc::from(&b"header"[..])));
+        // c is not waited for until it says that it has caught up.
+        send(&mut table, a, now);
+        send(&mut table, b, now);
+        assert_eq!(table.decide(now), Decision::Close);
+        table.ready(2, _c.1, 3).unwrap();
+        assert_eq!(table.decide(now), Decision::Close);
+        table.ready(2, _c.1, 4).unwrap();
+        assert!(matches!(table.decide(now), Decision::WaitUntil(_)));
+        assert_eq!(table.seats()[2].left_out, 1);
+    }
+
+    #[test]
+    fn the_first_round_waits_for_as_many_as_the_run_is_made_for() {
+        let (mut table, now) = table(RULES, 0);
+        let a = sit(&mut table, "a", now);
+        send(&mut table, a, now);
+        assert_eq!(table.decide(now), Decision::WaitUntil(after(now, 10)));
+        let b = sit(&mut table, "b", now);
+        send(&mut table, b, now);
+        assert_eq!(table.decide(now), Decision::Close);
+    }
+
+    #[test]
+    fn without_a_quorum_there_is_no_round() {
+        let (mut table, now) = table(Rules { quorum: 2, ..RULES }, 3);
+        let a = sit(&mut table, "a", now);
+        send(&mut table, a, now);
+        assert_eq!(table.decide(after(now, 1000)), Decision::Wait);
+        let b = sit(&mut table, "b", now);
+        send(&mut table, b, after(now, 1000));
+        assert_eq!(table.decide(after(now, 1000)), Decision::Close);
+    }
+
+    #[test]
+    fn who_loses_the_connection_is_waited_for_as_long_as_the_deadline() {
+        let (mut table, now) = table(RULES, 3);
+        let [a, b] = ["a", "b"].map(|name| sit(&mut table, name, now));
+        table.lost(b.0, b.1, now);
+        send(&mut table, a, after(now, 4));
+        assert_eq!(table.decide(after(now, 5)), Decision::WaitUntil(after(now, 10)));
+        assert_eq!(table.decide(after(now, 10)), Decision::Close);
+        // It comes back in time.
+        let b = table.join("b", after(now, 6)).unwrap();
+        assert_eq!(b.0, 1);
+        table.follows(b.0, b.1).unwrap();
+        assert_eq!(table.decide(after(now, 10)), Decision::WaitUntil(after(now, 14)));
+        table.leaves(b.0, b.1).unwrap();
+        assert_eq!(table.decide(after(now, 10)), Decision::Close);
+    }
+
+    #[test]
+    fn after_a_restart_the_last_round_s_workers_are_waited_for() {
+        let now = Instant::now();
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mut table = Table::new(RULES, names, &[0, 2], 100, now);
+        table.open(9, Some(Arc::from(&b"header"[..])));
+        let a = table.join("a", now).unwrap();
+        table.follows(a.0, a.1).unwrap();
+        send(&mut table, a, after(now, 1));
+        assert_eq!(table.decide(after(now, 1)), Decision::WaitUntil(after(now, 10)));
+        let c = table.join("c", now).unwrap();
+        table.follows(c.0, c.1).unwrap();
+        send(&mut table, c, after(now, 1));
+        assert_eq!(table.decide(after(now, 1)), Decision::Close);
+    }
+
+    #[test]
+    fn who_may_not_sit_or_speak_is_told_why() {
+        let (mut table, now) = table(RULES, 3);
+        let a = sit(&mut table, "a", now);
+        for name in ["", "with space", "ü", &"x".repeat(65), "a/b"] {
+            assert_eq!(table.join(name, now), Err(Refusal::Name));
+        }
+        ["b", "c", "d"].iter().for_each(|name| _ = table.join(name, now).unwrap());
+        assert_eq!(table.join("e", now), Err(Refusal::Full(4)));
+        let again = table.join("a", now).unwrap();
+        assert_eq!(table.check(a.0, a.1), Err(Refusal::Replaced));
+        assert_eq!(table.check(77, a.1), Err(Refusal::Replaced));
+        assert_eq!(table.check(a.0, a.1 + (1 << 32)), Err(Refusal::Restarted));
+        table.lost(a.0, a.1, now); // of the one before: nothing
+        assert_eq!(table.may_send(again.0, again.1, 4), Err(Refusal::Early(4, 3)));
+        assert_eq!(table.may_send(again.0, again.1, 2), Ok(Verdict::Late));
+        send(&mut table, again, now);
+        send(&mut table, again, now); // the same once more
+        let other = table.arrive(again.0, again.1, 3, vec![9], None, now);
+        assert_eq!(other, Err(Refusal::Another(3)));
+        assert_eq!(table.arrived(), 1);
+        let upload = table.begin_upload(again.0, again.1).unwrap();
+        table.check_upload(again.0, again.1, upload).unwrap();
+        table.begin_upload(again.0, again.1).unwrap();
+        assert_eq!(table.check_upload(again.0, again.1, upload), Err(Refusal::Superseded));
+    }
+}

@@ -1,0 +1,7 @@
+//! A server and its workers, over loopback.
+
+mod campaign;
+mod helper;
+mod process;
+mod same_bits;
+mod trust;

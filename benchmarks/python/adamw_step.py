@@ -2,9 +2,9 @@
 
     python adamw_step.py [--layers 12] [--steps 15]
 
-Both take turns on models of their own, in one run. Three ways to have gradients: kept in place from step to step
-(``zero_grad(set_to_none=False)``), new memory at each step (``set_to_none=True``, PyTorch's default), and the same with the time of
-what follows from it: zeroing, and adding to what is there. The last is the fair one between the first two.
+They take turns on models of their own, in one run. Gradients come from backward (of the scalar product with fixed values), into new
+memory (``zero_grad()``, PyTorch's default) or into what is there (``set_to_none=False``). Timed are ``step()`` alone, and the whole of
+``zero_grad()``, backward and ``step()``: what one saves in the other is no gain.
 """
 
 import argparse
@@ -43,61 +43,27 @@ def main():
         params = [torch.nn.Parameter(torch.randn(size) * 0.02) for size in sizes]
         runs[kind] = (params, build(params), [torch.randn(size) * 1e-3 for size in sizes])
     count = sum(p.numel() for p in params)
-    print(f"{count / 1e6:.1f}M parameters in {len(sizes)} tensors, one thread, PyTorch {torch.__version__}; ms a step, median (least to most)")
+    print(f"{count / 1e6:.1f}M parameters in {len(sizes)} tensors, one thread, PyTorch {torch.__version__}; ms, median (least to most)")
 
-    def in_place(params, optimizer, fresh):
-        if params[0].grad is None:
-            for param, grad in zip(params, fresh, strict=True):
-                param.grad = grad.clone()
-            optimizer.step()
-        began = time.perf_counter()
-        optimizer.step()
-        return time.perf_counter() - began
-
-    def anew(params, optimizer, fresh):
-        for param, grad in zip(params, fresh, strict=True):
-            param.grad = grad  # as backward does where there is none
-        began = time.perf_counter()
-        optimizer.step()
-        taken = time.perf_counter() - began
-        for param in params:
-            param.grad = None
-        return taken
-
-    def whole(keep):
-        def timed(params, optimizer, fresh):
-            began = time.perf_counter()
-            optimizer.zero_grad(set_to_none=not keep)
-            for param, grad in zip(params, fresh, strict=True):
-                if param.grad is None:
-                    param.grad = grad
-                else:
-                    param.grad += grad
-            optimizer.step()
-            return time.perf_counter() - began
-
-        return timed
-
-    ways = {
-        "gradients kept in place": in_place,
-        "gradients anew": anew,
-        "gradients anew, with zero_grad and accumulation": whole(False),
-        "gradients kept, with zero_grad and accumulation": whole(True),
-    }
-    for way, timed in ways.items():
-        taken = {kind: [] for kind in runs}
-        for step in range(options.steps + 2):
-            for kind, run in runs.items():
-                seconds = timed(*run)
-                if step >= 2:
-                    taken[kind].append(1e3 * seconds)
-        print(f"\n{way}:")
-        fused = taken["torch.optim.AdamW, fused"]
-        for kind, times in taken.items():
-            ratio = statistics.median(f / t for f, t in zip(fused, times, strict=True))
-            print(f"  {kind:28s} {statistics.median(times):6.1f} ({min(times):.1f} to {max(times):.1f})   {ratio:.2f} of fused's speed")
-        for params, optimizer, _ in runs.values():
-            optimizer.zero_grad()
+    for keep in (False, True):
+        steps, wholes = {kind: [] for kind in runs}, {kind: [] for kind in runs}
+        for turn in range(options.steps + 2):
+            for kind, (params, optimizer, values) in runs.items():
+                began = time.perf_counter()
+                optimizer.zero_grad(set_to_none=not keep)
+                sum((param * value).sum() for param, value in zip(params, values, strict=True)).backward()
+                middle = time.perf_counter()
+                optimizer.step()
+                end = time.perf_counter()
+                if turn >= 2:
+                    steps[kind].append(1e3 * (end - middle))
+                    wholes[kind].append(1e3 * (end - began))
+        for what, taken in (("step()", steps), ("zero_grad(), backward and step()", wholes)):
+            print(f"\n{what}, set_to_none={not keep}:")
+            fused = taken["torch.optim.AdamW, fused"]
+            for kind, times in taken.items():
+                ratio = statistics.median(f / t for f, t in zip(fused, times, strict=True))
+                print(f"  {kind:28s} {statistics.median(times):6.1f} ({min(times):.1f} to {max(times):.1f})   {ratio:.2f} of fused's speed")
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ def test_torch_threads_and_mpi_give_the_same_bits(kind, tmp_path):
     def replayed(end):
         params = first.copy()
         worker = thinwire.Worker(parameters=params, group=end, **config)
-        for gradient in numpy.fromfile(tmp_path / f"gradients-{end.rank}", numpy.float32).reshape(14, -1):
-            worker.step(params, gradient, 1e-2)
+        for grad in numpy.fromfile(tmp_path / f"gradients-{end.rank}", numpy.float32).reshape(14, -1):
+            worker.step(params, grad, 1e-2)
         return params
 
     on_threads = together(4, replayed)

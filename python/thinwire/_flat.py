@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._mirror import Mirror
+from ._mirror import Mirror, cut, dense
 from ._thinwire import Vector
 
 HUGE = 2 << 20  # bytes of a huge page
@@ -34,9 +34,9 @@ class Flat:
         self.values, self.grad = _zeros(count, pinned), _zeros(count, pinned)
         self.vector, self.grad_vector = Vector(self.values), Vector(self.grad)
         self._views: list[tuple[Tensor, Tensor, int, Tensor]] = []
-        cut = zip(self.params, apart, _cut(self.values, params), _cut(self.grad, params), strict=True)
+        parts = zip(self.params, apart, cut(self.values, params), cut(self.grad, params), strict=True)
         with torch.no_grad():
-            for param, is_apart, view, grad in cut:
+            for param, is_apart, view, grad in parts:
                 view.copy_(param)
                 if not is_apart:
                     param.data = view
@@ -65,7 +65,7 @@ class Flat:
             if grad is None:
                 view.zero_()
             elif grad is not view:  # the program has put it there, or keeps the last one
-                view.copy_(grad)
+                view.copy_(dense(grad))
         if self._mirror is not None:
             self._mirror.take_grads()
         if scale != 1.0:
@@ -92,13 +92,7 @@ def _adopt_gradient(param: Tensor, view: Tensor) -> None:
             param.grad = view
 
     if param.is_leaf and param.requires_grad:
-        param.register_post_accumulate_grad_hook(adopt)
-
-
-def _cut(vector: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """`vector` in the shapes of the parameters."""
-    parts = vector.split([param.numel() for param in params]) if params else ()
-    return [part.view(param.shape) for part, param in zip(parts, params, strict=True)]
+        param.register_post_accumulate_grad_hook(adopt)  # type: ignore[no-untyped-call]
 
 
 def _check(params: Sequence[Tensor]) -> None:
@@ -106,6 +100,8 @@ def _check(params: Sequence[Tensor]) -> None:
     for index, param in enumerate(params):
         if param.dtype not in TYPES:
             raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
+        if param.is_meta:
+            raise ValueError(f"parameter {index} is on the meta device and has no values yet; give it some first (to_empty, then its init)")
         if param.layout is not torch.strided:
             raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
         if hasattr(param, "device_mesh"):

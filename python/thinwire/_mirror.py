@@ -46,11 +46,11 @@ class Mirror:
         """Gradients to the host; zeros where a parameter has none."""
         for bucket in self.buckets:
             there = self._room(bucket, self._grads)
-            filled = [(part, param.grad) for part, param in zip(_cut(there, bucket), bucket.params, strict=True)]
+            filled = [(part, param.grad) for part, param in zip(cut(there, bucket.params), bucket.params, strict=True)]
             for part, grad in filled:
                 if grad is None:
                     part.zero_()
-            pairs = [(part, _dense(grad)) for part, grad in filled if grad is not None]
+            pairs = [(part, dense(grad)) for part, grad in filled if grad is not None]
             if pairs:
                 torch._foreach_copy_([part for part, _ in pairs], [grad for _, grad in pairs])
             self._to_host(bucket, self._grads)
@@ -60,7 +60,7 @@ class Mirror:
         """The master's values to the parameters."""
         for bucket in self.buckets:
             there = self._to_device(bucket, self._values)
-            torch._foreach_copy_(bucket.params, _cut(there, bucket))
+            torch._foreach_copy_(bucket.params, cut(there, bucket.params))
         self._wait()  # the vector may be written to again
 
     def take_params(self) -> None:
@@ -68,7 +68,7 @@ class Mirror:
         for bucket in self.buckets:
             there = self._to_device(bucket, self._values)
             changed = False
-            for part, param in zip(_cut(there, bucket), bucket.params, strict=True):
+            for part, param in zip(cut(there, bucket.params), bucket.params, strict=True):
                 given = part.to(param.dtype)
                 if not torch.equal(given, param):
                     part.copy_(torch.where(given == param, part, param.to(part.dtype)))
@@ -107,14 +107,18 @@ class Mirror:
             torch.accelerator.synchronize(device)
 
 
-def _dense(grad: Tensor) -> Tensor:
+def dense(grad: Tensor) -> Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def _cut(vector: Tensor, bucket: Bucket) -> list[Tensor]:
-    """`vector` in the shapes of the bucket's parameters."""
-    parts = vector.split([param.numel() for param in bucket.params])
-    return [part.view(param.shape) for part, param in zip(parts, bucket.params, strict=True)]
+def cut(vector: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    """`vector` in the shapes of `params`."""
+    parts: list[Tensor] = []
+    start = 0
+    for param in params:
+        parts.append(vector[start : start + param.numel()].view(param.shape))
+        start += param.numel()
+    return parts
 
 
 def _buckets(params: Sequence[Tensor], apart: Sequence[bool]) -> list[Bucket]:

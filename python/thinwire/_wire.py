@@ -206,7 +206,8 @@ class _Waiter:
     def __init__(self) -> None:
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True)
+        self._thread.start()
 
     @staticmethod
     def _run(works: Any, ends: Any) -> None:
@@ -233,7 +234,9 @@ class _Waiter:
         return self.poll(max(give_up - time.monotonic(), 0.001)) is not None
 
     def end(self) -> None:
+        """Ends the thread, unless it still waits: Python's end must not meet it on its way out."""
         self._works.put(None)
+        self._thread.join(GLANCE)
 
 
 class _Board:

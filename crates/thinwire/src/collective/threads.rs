@@ -241,3 +241,36 @@ impl Drop for Thread {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::group;
+    use crate::collective::Collective;
+    use crate::error::Error;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    /// It gives up when it is told to, long before the deadline, and until then a message still arrives.
+    #[test]
+    fn a_waiting_worker_looks_around() {
+        let mut ends = group(2, Duration::from_secs(300));
+        let mut other = ends.pop().expect("two ends");
+        let mut worker = ends.pop().expect("two ends");
+        let looks = AtomicU32::new(0);
+        worker.look_around(Duration::from_millis(20), move || match looks.fetch_add(1, Ordering::Relaxed) {
+            0..10 => Ok(()),
+            _ => Err(Error::Transport { problem: "told to".to_owned() }),
+        });
+        let mut message = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50)); // a few looks
+                other.send(0, b"word", "a test").expect("it is there");
+            });
+            worker.receive(1, &mut message, "a test").expect("within ten looks");
+        });
+        assert_eq!(message, b"word");
+        let error = worker.receive(1, &mut message, "a test").expect_err("no more comes");
+        assert!(error.to_string().contains("told to"), "{error}");
+    }
+}

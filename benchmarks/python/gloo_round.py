@@ -44,7 +44,7 @@ def rank(rank, options):
     param = torch.nn.Parameter(torch.zeros(options.values))
     words = {"bucket": options.bucket} if options.bucket else {}
     optimizer = thinwire.OneBitAdam([param], lr=1e-4, warmup=1, **words)
-    param.grad = torch.randn(options.values, generator=torch.Generator().manual_seed(rank))
+    (param * torch.randn(options.values, generator=torch.Generator().manual_seed(rank))).sum().backward()
     vector = torch.zeros(options.values)
     optimizer.step()  # the exact one
     optimizer.step()

@@ -236,7 +236,8 @@ class _Waiter:
     def end(self) -> None:
         """Ends the thread, unless it still waits: Python's end must not meet it on its way out."""
         self._works.put(None)
-        self._thread.join(GLANCE)
+        if self._thread is not threading.current_thread():  # where a wire may be collected
+            self._thread.join(GLANCE)
 
 
 class _Board:

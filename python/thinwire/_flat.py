@@ -11,6 +11,7 @@ import mmap
 import sys
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from ._mirror import Mirror, cut, dense
 from ._thinwire import Vector
 
 HUGE = 2 << 20  # bytes of a huge page
-OURS = 3  # references to a gradient's view that are not the program's: the list of views, a variable, and the question itself
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -79,15 +79,28 @@ class Flat:
             torch.autograd.graph.increment_version(param)
 
 
+def _references(there: weakref.ref[Any]) -> int:
+    return sys.getrefcount(there())
+
+
+class _Thing:
+    pass
+
+
+_held = (_Thing(),)
+OURS = _references(weakref.ref(_held[0]))  # what the question counts of a thing that one tuple holds, and nobody else
+
+
 def _adopt_gradient(param: Tensor, view: Tensor) -> None:
     """From now on a gradient that backward makes for `param` moves to `view` at once, unless the program still holds the last one."""
     there = weakref.ref(view)
 
     def adopt(param: Tensor) -> None:
+        free = _references(there) <= OURS
         view, grad = there(), param.grad
         if view is None or grad is None or grad is view or grad.requires_grad or grad.layout is not view.layout:
             return
-        if sys.getrefcount(view) <= OURS:
+        if free:
             view.copy_(grad)
             param.grad = view
 

@@ -7,6 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use thinwire::{Collective, Solo, threads};
 
+/// How often a waiting worker listens for Ctrl-C.
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// One worker's end of a group, for one `Worker`.
 #[pyclass(frozen, module = "thinwire._thinwire")]
 pub struct Group {
@@ -66,8 +69,18 @@ pub fn local_group(n: usize, deadline: f64) -> PyResult<Vec<Group>> {
     if n == 0 {
         return Err(PyValueError::new_err("n = 0: accepted: at least 1"));
     }
-    let ends = threads::group(n, seconds(deadline)?);
-    Ok(ends.into_iter().map(|end| Group::new(end, Failure::default())).collect())
+    let ends = threads::group(n, seconds(deadline)?).into_iter().map(|mut end| {
+        let failure = Failure::default();
+        let heard = failure.clone();
+        end.look_around(GLANCE, move || hear_signals(&heard));
+        Group::new(end, failure)
+    });
+    Ok(ends.collect())
+}
+
+/// Ctrl-C, where a worker waits on the main thread; on others Python hears nothing.
+fn hear_signals(failure: &Failure) -> thinwire::Result<()> {
+    Python::attach(|py| py.check_signals().map_err(|error| failure.explain(py, error)))
 }
 
 /// A group of one.

@@ -29,8 +29,12 @@ impl Failure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn keep(&self, error: PyErr) {
+    /// Keeps `error`, and says it in the engine's words.
+    pub fn explain(&self, py: Python<'_>, error: PyErr) -> Error {
+        let interrupted = error.is_instance_of::<PyKeyboardInterrupt>(py);
+        let problem = if interrupted { "interrupted by the user".to_owned() } else { error.to_string() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        Error::Transport { problem }
     }
 }
 
@@ -64,12 +68,7 @@ impl Wire {
                 Error::Timeout { worker, limit: self.deadline, during }
             }
             Some(worker) if error.is_instance_of::<PyConnectionError>(py) => Error::Gone { worker, during },
-            _ => {
-                let interrupted = error.is_instance_of::<PyKeyboardInterrupt>(py);
-                let problem = if interrupted { "interrupted by the user".to_owned() } else { error.to_string() };
-                self.failure.keep(error);
-                Error::Transport { problem }
-            }
+            _ => self.failure.explain(py, error),
         }
     }
 

@@ -118,7 +118,7 @@ def ends_at_once(rank):
 
 
 def test_a_rank_may_end_before_the_others():
-    ends = ranks.run(4, ends_at_once)
+    ends = ranks.collect(ranks.start(4, ends_at_once))
     assert len(set(ends)) == 1
 
 

@@ -154,6 +154,18 @@ def test_tensors_of_no_values_and_strange_shapes():
     assert scalar.item() < 1 and (strided < values).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sparse_gradients_count_as_dense_ones(dtype):
+    table = nn.Embedding(10, 4, sparse=True, dtype=dtype)
+    before = table.weight.detach().clone()
+    optimizer = thinwire.AdamW(table.parameters(), lr=0.1, weight_decay=0)
+    for row in (1, 2):
+        optimizer.zero_grad()
+        table(torch.tensor([row])).sum().backward()
+        optimizer.step()
+    assert (table.weight != before).any(1).nonzero().flatten().tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_has_a_master(dtype):
     """A step too small for the type still counts: it adds up in float32."""
@@ -289,6 +301,9 @@ def test_what_is_refused():
         ({"betas": (0.9, 1.5)}, "betas"),
         ({"colour": 1}, "unknown field"),
         ({"process_group": object()}, "not initialised"),
+        ({"fused": True}, "fused: a word of torch.optim.AdamW"),
+        ({"lr": -1.0}, "lr = -1.0: accepted"),
+        ({"deadline": 0}, "deadline = 0: accepted"),
     ]:
         with pytest.raises(ValueError, match=complaint):
             thinwire.AdamW(tiny_gpt().parameters(), **words)
@@ -299,9 +314,12 @@ def test_what_is_refused():
         thinwire.AdamW([nn.Parameter(tied), nn.Parameter(tied)])
     with pytest.raises(ValueError, match="betas .* must be the same in all param groups"):
         thinwire.AdamW(decayed(tiny_gpt(), betas=(0.5, 0.5)))
+    with pytest.raises(ValueError, match="meta device"):
+        thinwire.AdamW(nn.Linear(2, 2, device="meta").parameters())
+    optimizer = thinwire.AdamW(tiny_gpt().parameters())
+    optimizer.param_groups[0]["lr"] = -1.0
     with pytest.raises(ValueError, match="lr = -1"):
-        broken = thinwire.AdamW(tiny_gpt().parameters(), lr=-1.0)
-        broken.step()
+        optimizer.step()
 
 
 def test_a_gradient_that_is_not_finite():
@@ -337,18 +355,31 @@ def test_ddp_is_found():
         wrapped = nn.parallel.DistributedDataParallel(model)
         with pytest.raises(RuntimeError, match="use the bare module .*no_sync"):
             thinwire.AdamW(wrapped.parameters())
+        tokens = torch.zeros(2, 8, dtype=torch.long)
         with wrapped.no_sync():
             optimizer = thinwire.AdamW(wrapped.parameters())
-            model.loss(0).backward()
-            optimizer.step()
+            wrapped(tokens).sum().backward()
+        optimizer.step()  # that backward did not average
+        with torch.no_grad():
+            wrapped(tokens)  # an evaluation averages nothing
+        optimizer.step()
+        wrapped(tokens).sum().backward()
         with pytest.raises(RuntimeError, match="no_sync"):
             optimizer.step()
         del wrapped
         later = tiny_gpt()
         optimizer = thinwire.AdamW(later.parameters())
-        wrapped = nn.parallel.DistributedDataParallel(later)  # after the optimizer
+        wrapped = nn.parallel.DistributedDataParallel(later)  # after the optimizer, as Trainer does
+        wrapped(tokens).sum().backward()
         with pytest.raises(RuntimeError, match="no_sync"):
             optimizer.step()
+        del wrapped
+        later = tiny_gpt()
+        optimizer = thinwire.AdamW(later.parameters())
+        wrapped = nn.parallel.DistributedDataParallel(later)
+        with wrapped.no_sync():
+            wrapped(tokens).sum().backward()
+        optimizer.step()
         del wrapped
     finally:
         dist.destroy_process_group()

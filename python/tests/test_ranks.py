@@ -1,5 +1,9 @@
 """The optimizers on torch.distributed: 1, 2 and 4 processes on gloo."""
 
+import json
+import os
+import subprocess
+
 import numpy
 import pytest
 import ranks
@@ -18,6 +22,7 @@ WORDS = {
     "ZeroOneAdam": {"sync_every": 4},
     "EfficientAdam": {},
 }
+REPLAY = os.environ.get("THINWIRE_REPLAY")  # crates/thinwire/examples/replay.rs, built with the feature mpi
 NAMES = {"AdamW": "adam", "OneBitAdam": "one-bit-adam", "ZeroOneAdam": "zero-one-adam", "EfficientAdam": "efficient-adam"}
 
 
@@ -69,6 +74,47 @@ def test_the_same_bits_as_threads(kind, n):
     for (ours, sent), (theirs, expected) in zip(ranks.run(n, fed, kind, 5000, 14), together(n, work), strict=True):
         assert (ours == theirs).all()
         assert sent["bytes_sent"] == expected["bytes_sent"] and sent["rounds"] == expected["rounds"]
+
+
+def recorded(rank, kind, folder):
+    """Trains a network and writes down the gradients on the way."""
+    model = tiny_gpt()
+    optimizer = build(kind, model.parameters())
+    if rank == 0:
+        bits(model).numpy().tofile(folder / "start")
+        (folder / "config.json").write_text(json.dumps(optimizer._worker.config))
+    with open(folder / f"gradients-{rank}", "wb") as file:
+        for step in range(14):
+            optimizer.zero_grad()
+            model.loss(100 * step + rank).backward()
+            torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().tofile(file)
+            optimizer.step()
+    return bits(model).numpy()
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_torch_threads_and_mpi_give_the_same_bits(kind, tmp_path):
+    """Four ranks on gloo train a network; four threads and four MPI processes take the same gradients."""
+    on_torch = ranks.run(4, recorded, kind, tmp_path)
+    first = numpy.fromfile(tmp_path / "start", numpy.float32)
+    config = json.loads((tmp_path / "config.json").read_text())
+
+    def replayed(end):
+        params = first.copy()
+        worker = thinwire.Worker(parameters=params, group=end, **config)
+        for grad in numpy.fromfile(tmp_path / f"gradients-{end.rank}", numpy.float32).reshape(14, -1):
+            worker.step(params, grad, 1e-2)
+        return params
+
+    on_threads = together(4, replayed)
+    assert all((a == b).all() for a, b in zip(on_torch, on_threads, strict=True))
+    assert (on_torch[0] != first).any()
+    if not REPLAY:
+        pytest.skip("MPI: THINWIRE_REPLAY names no example `replay` of the engine; threads have the same bits")
+    command = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", "4", REPLAY, str(tmp_path), "1e-2"]
+    subprocess.run(command, check=True, timeout=ranks.PATIENCE, stdin=subprocess.DEVNULL)
+    on_mpi = [numpy.fromfile(tmp_path / f"end-{rank}", numpy.float32) for rank in range(4)]
+    assert all((a == b).all() for a, b in zip(on_torch, on_mpi, strict=True))
 
 
 def many_buckets(rank):

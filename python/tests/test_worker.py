@@ -1,7 +1,9 @@
 """The engine on NumPy arrays."""
 
 import copy
+import os
 import pickle
+import signal
 import threading
 
 import numpy
@@ -202,6 +204,32 @@ def test_a_worker_that_left_is_named():
     [thread.start() for thread in threads]
     del ends
     [thread.join() for thread in threads]
+
+
+def test_ctrl_c_is_heard_while_the_main_thread_waits():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background may have turned it off
+    mine, theirs = thinwire.local_group(2)
+    heard, interrupted = [], threading.Event()
+
+    def other():
+        worker = thinwire.Worker("adam", parameters=start(10), group=theirs)
+        interrupted.wait(60)
+        with pytest.raises((ConnectionError, RuntimeError)) as error:
+            worker.step(start(10), start(10), 0.1)
+        heard.append(str(error.value))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        worker = thinwire.Worker("adam", parameters=start(10), group=mine)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.step(start(10), start(10), 0.1)
+    finally:
+        interrupted.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert "worker 0 stopped the run: interrupted by the user" in heard[0]
 
 
 def test_parameters_that_differ_are_found():

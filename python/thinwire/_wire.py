@@ -34,6 +34,7 @@ PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
 FAREWELL = 10.0  # seconds at the end for messages to leave
 LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
 FOREVER = timedelta(days=365)
+TAG = 0  # nobody else sends on the twin
 
 
 class Wire:
@@ -108,7 +109,7 @@ class Wire:
         buffer = self._lent[to]
         assert buffer is not None
         try:
-            work = dist.isend(buffer.bytes[:length], group=self._group, group_dst=to)
+            work = self._group.send([buffer.bytes[:length]], to, TAG)
         except RuntimeError as error:
             raise self._board.gone(to) from error
         self._flights[to].append((work, buffer))
@@ -174,7 +175,7 @@ class _Arrival:
     def _post(self, buffer: _Buffer) -> None:
         work: Any
         try:
-            work = dist.irecv(buffer.bytes, group=self._group, group_src=self._source)
+            work = self._group.recv([buffer.bytes], self._source, TAG)
         except RuntimeError:
             work = _Broken()  # what has arrived is still good
         self._posted.append((work, buffer))
@@ -205,7 +206,8 @@ class _Waiter:
     def __init__(self) -> None:
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True)
+        self._thread.start()
 
     @staticmethod
     def _run(works: Any, ends: Any) -> None:
@@ -232,7 +234,10 @@ class _Waiter:
         return self.poll(max(give_up - time.monotonic(), 0.001)) is not None
 
     def end(self) -> None:
+        """Ends the thread, unless it still waits: Python's end must not meet it on its way out."""
         self._works.put(None)
+        if self._thread is not threading.current_thread():  # where a wire may be collected
+            self._thread.join(GLANCE)
 
 
 class _Board:

@@ -24,6 +24,8 @@ from ._worker import Worker
 
 log = logging.getLogger("thinwire")
 
+THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
+
 
 class _Compressed(Optimizer):
     """What the four have in common: all but their names."""
@@ -52,8 +54,15 @@ class _Compressed(Optimizer):
         for word in ("groups", "name"):
             if word in config:
                 raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
+        for word in config.keys() & THEIRS:
+            raise ValueError(f"{word}: a word of torch.optim.AdamW that this optimizer does not have; leave it out")
+        if not deadline > 0:
+            raise ValueError(f"deadline = {deadline}: accepted: seconds, more than 0")
         self._built = False
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            if not float(group["lr"]) >= 0:
+                raise ValueError(f"lr = {group['lr']}: accepted: a number of at least 0")
         self._amp = False
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]

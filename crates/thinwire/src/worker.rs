@@ -189,7 +189,7 @@ impl Worker {
             }
             self.exchange.group.traffic.left_out += 1;
         }
-        self.take_part(params, grad, lr, given, contributes).map(|_| ())
+        self.take_part(params, grad, lr, given, contributes, norm).map(|_| ())
     }
 
     /// One step of the others: this worker has no gradient, and hears what they come to. With a schedule that skips rounds it may
@@ -199,7 +199,7 @@ impl Worker {
         let nothing = Floats::zeroed(params.len());
         self.guarded(|worker| {
             worker.set_rates(lr)?;
-            worker.take_part(params, &nothing, lr, &[], false)
+            worker.take_part(params, &nothing, lr, &[], false, None)
         })
     }
 
@@ -210,6 +210,7 @@ impl Worker {
         lr: f32,
         given: &[f32],
         contributes: bool,
+        norm: Option<f64>,
     ) -> Result<Round> {
         self.exchange.agree_on(&lr.to_le_bytes());
         if !given.is_empty() {

@@ -53,11 +53,15 @@ struct Culprit {
     silent: bool,
 }
 
+/// What a waiting worker asks from time to time: whether to go on waiting.
+type Look = Box<dyn Fn() -> Result<()> + Send>;
+
 /// One worker's end of an in-process group.
 pub struct Thread {
     rank: usize,
     deadline: Duration,
     shared: Arc<Shared>,
+    look: Option<(Duration, Look)>,
 }
 
 /// The ends of a group of `size` workers, in rank order, all on one host.
@@ -72,7 +76,7 @@ pub fn group_on(hosts: &[usize], deadline: Duration) -> Vec<Thread> {
     let mailboxes = (0..size * size).map(|_| Mailbox::default()).collect();
     let shared = Arc::new(Shared { size, hosts, mailboxes, state: Mutex::new(state) });
     let deadline = deadline.min(A_YEAR);
-    (0..size).map(|rank| Thread { rank, deadline, shared: Arc::clone(&shared) }).collect()
+    (0..size).map(|rank| Thread { rank, deadline, shared: Arc::clone(&shared), look: None }).collect()
 }
 
 /// Runs `work` on `size` threads, one a worker, and returns what they return, in rank order.
@@ -127,6 +131,12 @@ impl State {
 }
 
 impl Thread {
+    /// While this worker waits for another it calls `look` at such intervals, and gives up with its error: for programs that
+    /// must hear something else meanwhile, such as Ctrl-C.
+    pub fn look_around(&mut self, interval: Duration, look: impl Fn() -> Result<()> + Send + 'static) {
+        self.look = Some((interval, Box::new(look)));
+    }
+
     fn wait_for(&self, from: Option<usize>) {
         lock(&self.shared.state).waits_for[self.rank] = from;
     }
@@ -145,7 +155,16 @@ impl Thread {
             if left.is_zero() || self.is_gone(from) {
                 return Err(self.blame(from, during));
             }
-            queue = mailbox.arrival.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            let pause = self.look.as_ref().map_or(left, |(interval, _)| left.min(*interval));
+            let (found, ended) = mailbox.arrival.wait_timeout(queue, pause).unwrap_or_else(PoisonError::into_inner);
+            queue = found;
+            if let Some((_, look)) = &self.look
+                && ended.timed_out()
+            {
+                drop(queue); // the sender need not wait meanwhile
+                look()?;
+                queue = lock(&mailbox.queue);
+            }
         }
         Ok(queue)
     }
@@ -220,5 +239,38 @@ impl Drop for Thread {
             let _queue = lock(&mailbox.queue);
             mailbox.arrival.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::group;
+    use crate::collective::Collective;
+    use crate::error::Error;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    /// It gives up when it is told to, long before the deadline, and until then a message still arrives.
+    #[test]
+    fn a_waiting_worker_looks_around() {
+        let mut ends = group(2, Duration::from_secs(300));
+        let mut other = ends.pop().expect("two ends");
+        let mut worker = ends.pop().expect("two ends");
+        let looks = AtomicU32::new(0);
+        worker.look_around(Duration::from_millis(20), move || match looks.fetch_add(1, Ordering::Relaxed) {
+            0..10 => Ok(()),
+            _ => Err(Error::Transport { problem: "told to".to_owned() }),
+        });
+        let mut message = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50)); // a few looks
+                other.send(0, b"word", "a test").expect("it is there");
+            });
+            worker.receive(1, &mut message, "a test").expect("within ten looks");
+        });
+        assert_eq!(message, b"word");
+        let error = worker.receive(1, &mut message, "a test").expect_err("no more comes");
+        assert!(error.to_string().contains("told to"), "{error}");
     }
 }

@@ -140,6 +140,17 @@ impl Exchange {
         Ok(outcome.contributions.unwrap_or(0))
     }
 
+    /// Where an exact mean is this worker's own vector, as it is of one worker: counts the round, and says whether there is one.
+    /// Then the vector need not be filled in and handed back tile by tile, which costs a fifth of a step of Adam.
+    pub fn own_exact_mean(&mut self, now: &Now<'_>) -> Option<u32> {
+        let coding = self.codings.exact.as_ref()?;
+        if self.shape.workers > 1 || !coding.loses_nothing() {
+            return None;
+        }
+        self.group.traffic.rounds.count(Round::Exact);
+        Some(u32::from(now.contributes))
+    }
+
     /// The mean of one vector that loses nothing on the way is that vector, and needs no message.
     fn mean_of_one<const R: usize, const W: usize>(
         &mut self,

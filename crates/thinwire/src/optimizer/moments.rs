@@ -68,6 +68,15 @@ impl Hyper {
         &self.scalars
     }
 
+    /// The step above, on a mean that is in memory.
+    fn step_on(&self, len: usize, vectors: Vectors<'_, 1, 3>, exchange: &Exchange) {
+        exchange.threads.each(len, vectors, |tile, vectors| {
+            self.each(tile, vectors, |group, _, Vectors { read: [mean], write: [m, v, x] }| {
+                update::adam(&self.scalars[group], mean, m, v, x);
+            });
+        });
+    }
+
     /// Calls `work` for every group in `tile`, with its number, its part of the tile, and its part of `vectors`.
     pub fn each<const R: usize, const W: usize>(
         &self,
@@ -121,10 +130,18 @@ impl Moments {
             return done;
         }
         let hyper = &*hyper;
+        let vectors = Vectors { read: [grad], write: [&mut self.m[..], &mut self.v, params] };
+        if let Some(contributions) = exchange.own_exact_mean(now) {
+            if contributions > 0 {
+                hyper.step_on(grad.len(), vectors, exchange);
+                self.updates += 1;
+            }
+            return Ok(());
+        }
         let contributions = exchange.mean(
             Round::Exact,
             now,
-            Vectors { read: [grad], write: [&mut self.m, &mut self.v, params] },
+            vectors,
             |_, Vectors { read: [g], .. }, z| update::copy(g, z),
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
@@ -158,13 +175,8 @@ impl Moments {
         }
         let (mean, factor) = clip.mean();
         hyper.shrink(factor);
-        let hyper = &*hyper;
-        let vectors = Vectors { read: [mean], write: [&mut self.m, &mut self.v, params] };
-        exchange.threads.each(grad.len(), vectors, |tile, vectors| {
-            hyper.each(tile, vectors, |group, _, Vectors { read: [mean], write: [m, v, x] }| {
-                update::adam(&hyper.scalars[group], mean, m, v, x);
-            });
-        });
+        let vectors = Vectors { read: [mean], write: [&mut self.m[..], &mut self.v, params] };
+        hyper.step_on(grad.len(), vectors, exchange);
         self.updates += 1;
         Ok(())
     }

@@ -1,0 +1,218 @@
+"""Where parameters and gradients are: views of a vector, or mirrored on a device."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from models import bits, tiny_gpt
+from torch import nn
+
+import thinwire
+from thinwire import _flat, _mirror
+
+
+def step_of(model, optimizer, step):
+    optimizer.zero_grad()
+    model.loss(step).backward()
+    optimizer.step()
+
+
+# ---- gradients -------------------------------------------------------------------------------------
+
+
+def test_backward_leaves_gradients_in_one_vector():
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=True)
+        model.loss(0).backward()
+        assert len({p.grad.untyped_storage().data_ptr() for p in model.parameters()}) == 1
+        optimizer.step()
+
+
+def test_gradients_that_the_program_keeps_stay():
+    """As in methods that compare the gradients of several losses before they step."""
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    model.loss(0).backward()
+    kept = [p.grad for p in model.parameters()]
+    copies = [grad.clone() for grad in kept]
+    optimizer.zero_grad()
+    model.loss(1).backward()
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+    assert not any(torch.equal(p.grad, b) for p, b in zip(model.parameters(), copies, strict=True))
+    mine = [p.grad.clone() for p in model.parameters()]
+    reference = tiny_gpt()
+    other = thinwire.AdamW(reference.parameters())
+    for p, grad in zip(reference.parameters(), mine, strict=True):
+        p.grad = grad
+    optimizer.step()
+    other.step()
+    assert torch.equal(bits(model), bits(reference))
+    assert all(p.grad is grad for p, grad in zip(reference.parameters(), mine, strict=True))  # what is put there stays there
+
+
+def test_a_model_can_still_be_copied_and_saved():
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    step_of(model, optimizer, 0)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(bits(model), bits(twin))
+        twin.loss(1).backward()
+        before = bits(model)
+        with torch.no_grad():
+            twin.head.weight.zero_()
+        assert torch.equal(bits(model), before)
+
+
+def test_the_model_outlives_its_optimizer():
+    model = tiny_gpt()
+    step_of(model, thinwire.AdamW(model.parameters()), 0)
+    gc.collect()
+    torch.optim.SGD(model.parameters()).zero_grad()
+    model.loss(1).backward()
+    again = thinwire.AdamW(model.parameters())
+    step_of(model, again, 2)
+    assert torch.isfinite(bits(model)).all()
+
+
+# ---- a device --------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A device that is not the host's, as far as the code asks."""
+
+    def __init__(self, number):
+        self.type, self.number = "elsewhere", number
+
+    def __eq__(self, other):
+        return isinstance(other, Elsewhere) and self.number == other.number
+
+    def __hash__(self):
+        return self.number
+
+
+class OnDevice(nn.Parameter):
+    """A parameter that says it is on a device. Only that is pretended: its values are the host's."""
+
+    number = 0
+
+    @property
+    def device(self):
+        return Elsewhere(self.number)
+
+
+class OnSecondDevice(OnDevice):
+    number = 1
+
+
+class Stream:
+    """Copies to and from the device happen when they are waited for, in order; until then a buffer holds garbage."""
+
+    def __init__(self):
+        self.queue, self.waits, self.copies = [], 0, []
+
+
+@pytest.fixture
+def device(monkeypatch):
+    stream = Stream()
+
+    def buffer(self, length, device):
+        assert device.type == "elsewhere"
+        return torch.full((length,), float("nan"))
+
+    def copy(self, to, source):
+        stream.copies.append(4 * to.numel())
+        if _is_host(self, to):
+            snapshot = source.clone()  # what the stream would read when it gets there
+            to.fill_(float("nan"))
+            stream.queue.append(lambda: to.copy_(snapshot))
+        else:
+            to.copy_(source)  # kernels behind it on the stream see it
+
+    def wait(self):
+        stream.waits += 1
+        while stream.queue:
+            stream.queue.pop(0)()
+
+    def zeros(count, pinned):
+        stream.pinned = pinned
+        return torch.zeros(count)
+
+    monkeypatch.setattr(_mirror.Mirror, "_buffer", buffer)
+    monkeypatch.setattr(_mirror.Mirror, "_copy", copy)
+    monkeypatch.setattr(_mirror.Mirror, "_wait", wait)
+    monkeypatch.setattr(_flat, "_zeros", zeros)
+    return stream
+
+
+def _is_host(mirror, tensor):
+    storage = tensor.untyped_storage().data_ptr()
+    return storage in (mirror._values.untyped_storage().data_ptr(), mirror._grads.untyped_storage().data_ptr())
+
+
+def params_of(kinds, dtype=torch.float32, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return [kind(torch.randn(shape, generator=random).to(dtype)) for kind, shape in kinds]
+
+
+SHAPES = [(300, 7), (1,), (0, 4), (50, 50), (), (33,)]
+
+
+def trained(params, steps=8, between=None, **words):
+    optimizer = thinwire.ZeroOneAdam(params, lr=0.05, **words)
+    for step in range(steps):
+        random = torch.Generator().manual_seed(100 + step)
+        for index, param in enumerate(params):
+            noise = torch.randn(param.shape, generator=random)
+            param.grad = None if (index + step) % 5 == 0 else (param.detach().as_subclass(torch.Tensor).float() + noise).to(param.dtype)
+        optimizer.step()
+        if between is not None and step == 3:
+            between(params)
+    return torch.cat([p.detach().as_subclass(torch.Tensor).float().flatten() for p in params])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bucket", [_mirror.BUCKET, 8000, 4])
+def test_a_device_gives_the_hosts_bits(device, monkeypatch, dtype, bucket):
+    """Whatever the buckets, and with parameters of the host and of two devices between each other."""
+    monkeypatch.setattr(_mirror, "BUCKET", bucket)
+
+    def halve(params):
+        with torch.no_grad():
+            params[3].data.mul_(0.5)  # the program's own change
+
+    host = trained(params_of([(nn.Parameter, shape) for shape in SHAPES], dtype), between=halve)
+    kinds = [OnDevice, OnDevice, OnSecondDevice, OnDevice, nn.Parameter, OnSecondDevice]
+    there = params_of(list(zip(kinds, SHAPES, strict=True)), dtype)
+    assert torch.equal(host, trained(there, between=halve))
+    assert device.pinned and device.waits > 0 and not device.queue
+    assert max(device.copies) <= max(bucket, 4 * 50 * 50)
+
+
+def test_half_precision_on_a_device_has_a_master(device):
+    param = OnDevice(torch.ones(100, dtype=torch.bfloat16))
+    optimizer = thinwire.AdamW([param], lr=1e-4, weight_decay=0)
+    for _ in range(200):
+        param.grad = torch.ones(100, dtype=torch.bfloat16)
+        optimizer.step()
+    assert param.detach().float().max() < 0.99  # each step is too small for bfloat16
+
+
+def test_states_and_consensus_on_a_device(device):
+    params = params_of([(OnDevice, (40,))])
+    optimizer = thinwire.ZeroOneAdam(params, lr=0.1)
+    params[0].grad = torch.ones(40)
+    optimizer.step()
+    state, values = optimizer.state_dict(), params[0].detach().clone()
+    optimizer.step()
+    optimizer.load_state_dict(state)
+    assert torch.equal(params[0].detach(), values)
+    with optimizer.consensus():
+        pass
+    optimizer.sync()
+    assert torch.equal(params[0].detach(), values)
+    params[0].data.mul_(2)  # the program's own change is in the next state
+    assert torch.equal(optimizer.state_dict()["thinwire"]["rank-0-of-1"]["params"], 2 * values)

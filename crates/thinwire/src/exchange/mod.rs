@@ -21,7 +21,7 @@ mod coding;
 mod round;
 mod sum;
 
-pub use coding::{Coding, Codings};
+pub use coding::{Coding, Codings, Sent};
 
 use crate::codec::CodecName;
 use crate::collective::{Collective, Metered};

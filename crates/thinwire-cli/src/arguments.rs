@@ -211,6 +211,9 @@ pub struct Common {
     /// Held-out examples for the last evaluation [default: all]; those before it take at most 256
     #[arg(long, value_name = "N", help_heading = "Results")]
     pub eval_examples: Option<usize>,
+    /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub network: Option<PathBuf>,
     /// Settings in TOML; flags count more
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
     pub config: Option<PathBuf>,

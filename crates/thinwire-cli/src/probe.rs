@@ -1,8 +1,8 @@
 //! `thinwire probe`: what the network between the workers can do, and what the means that training takes over it cost.
 //!
 //! First pairs of workers, one pair at a time: half the time of a small message there and back, and the rate of large ones one
-//! way. Then everyone sends to the next at once, which is what a mean does to a network. Then the means themselves, taken by
-//! the engine as in training, and beside them MPI_Allreduce where there is MPI.
+//! way. Then everyone sends to the next at once, and everyone to everyone, which is what a mean does to a network. Then the means
+//! themselves, taken by the engine as in training, and beside them MPI_Allreduce where there is MPI.
 
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
@@ -54,6 +54,9 @@ pub struct Probed {
     bits_per_second: f64,
     /// Each worker's rate while all send to the next at once: the slowest.
     pub bits_per_second_all_at_once: f64,
+    /// Each worker's rate while everyone sends to everyone and waits for what it gets, in pieces as long as a mean's: the slowest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_second_exchange: Option<f64>,
     means: Vec<Mean>,
 }
 
@@ -133,11 +136,12 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
             mine.extend(pair(group, from, to)?);
         }
     }
-    let told = serde_json::to_vec(&(mine, ring(group)?))?;
+    let told = serde_json::to_vec(&(mine, ring(group)?, exchange(group)?))?;
     let all = gather(group, &told, PROBING)?;
-    let all =
-        all.iter().map(|told| Ok(serde_json::from_slice::<(Vec<Pair>, f64)>(told)?)).collect::<Result<Vec<_>>>()?;
-    let pairs = all.iter().flat_map(|(pairs, _)| pairs.iter().copied()).collect::<Vec<_>>();
+    let read = |told: &Vec<u8>| Ok(serde_json::from_slice::<(Vec<Pair>, f64, f64)>(told)?);
+    let all = all.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let pairs = all.iter().flat_map(|(pairs, ..)| pairs.iter().copied()).collect::<Vec<_>>();
+    let slowest = |rate: fn(&(Vec<Pair>, f64, f64)) -> f64| all.iter().map(rate).fold(f64::INFINITY, f64::min);
     Ok(Probed {
         transport: transport.to_owned(),
         workers,
@@ -145,7 +149,8 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
         latency_seconds: pairs.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
         bits_per_second: pairs.iter().map(|pair| pair.bits_per_second).fold(f64::INFINITY, f64::min),
         pairs,
-        bits_per_second_all_at_once: all.iter().map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min),
+        bits_per_second_all_at_once: slowest(|(_, ring, _)| *ring),
+        bits_per_second_exchange: Some(slowest(|(.., exchange)| *exchange)),
         means: Vec::new(),
     })
 }
@@ -234,6 +239,33 @@ fn ring(group: &mut dyn Collective) -> Result<f64> {
             return Ok((pieces * PIECE * 8) as f64 / seconds);
         }
         pieces = ((pieces as f64 * 1.2 * LONG_ENOUGH / seconds) as usize).clamp(pieces + 1, MOST_PIECES);
+    }
+}
+
+/// This worker's rate when everyone sends to everyone, and waits for all that it gets before it sends the next.
+fn exchange(group: &mut dyn Collective) -> Result<f64> {
+    let (rank, workers) = (group.rank(), group.size());
+    let bucket = Config::new(Name::Adam).resolved()?.bucket.context("the engine's bucket")?;
+    let (piece, mut message) = (vec![0; bucket / workers], Vec::new());
+    let others = || (0..workers).filter(|other| *other != rank);
+    let mut turns = 1;
+    loop {
+        gather(group, &[], PROBING)?;
+        let began = Instant::now();
+        for _ in 0..turns {
+            for to in others() {
+                group.send(to, &piece, PROBING)?;
+            }
+            for from in others() {
+                message.resize(piece.len(), 0);
+                group.receive(from, &mut message, PROBING)?;
+            }
+        }
+        let seconds = slowest(&gather(group, &began.elapsed().as_secs_f64().to_le_bytes(), PROBING)?)?;
+        if seconds >= LONG_ENOUGH || turns >= MOST_PIECES {
+            return Ok((turns * piece.len() * (workers - 1) * 8) as f64 / seconds);
+        }
+        turns = ((turns as f64 * 1.2 * LONG_ENOUGH / seconds) as usize).clamp(turns + 1, MOST_PIECES);
     }
 }
 
@@ -327,6 +359,9 @@ fn show(probed: &Probed) {
     };
     table(&["workers", "latency", "rate"], probed.pairs.iter().map(pair).collect());
     say!("all at once, each to the next: {} a worker, at the slowest", rate(probed.bits_per_second_all_at_once));
+    if let Some(exchange) = probed.bits_per_second_exchange {
+        say!("everyone to everyone, in a mean's pieces: {} a worker, at the slowest", rate(exchange));
+    }
     let longest = probed.means.iter().map(|mean| mean.seconds).fold(0.0, f64::max);
     let mean = |mean: &Mean| {
         let sent = bytes(mean.bytes_sent_per_worker as f64);

@@ -62,9 +62,14 @@ pub struct Bucket {
 }
 
 impl RoundCost {
+    /// Whether anything leaves a host. What messages inside a host cost is in packing.
+    fn crosses(&self) -> bool {
+        self.load.up + self.load.down > 0
+    }
+
     pub fn bucket(&self, network: &Network) -> Bucket {
         let each = 1.0 / self.load.buckets as f64;
-        let messages = network.message * self.load.messages as f64 / 2.0;
+        let messages = if self.crosses() { network.message * self.load.messages as f64 / 2.0 } else { 0.0 };
         // The engine fills and codes on the way up, decodes and applies on the way down: about as much each.
         let around = (self.pack - self.serve) / 2.0;
         Bucket {
@@ -80,7 +85,7 @@ impl RoundCost {
     /// Seconds of a round, by the formula above.
     pub fn seconds(&self, network: &Network) -> f64 {
         let Bucket { count, pack, serve, apply, up, down } = self.bucket(network);
-        let latency = network.latency;
+        let latency = if self.crosses() { network.latency } else { 0.0 };
         let first = pack + up + latency;
         let between = pack + serve.max(up) + down + latency + apply;
         let last = serve + down + latency + apply;
@@ -138,11 +143,15 @@ impl Estimate {
     /// Seconds of the whole run.
     pub fn run(&self, network: &Network) -> f64 {
         let rounds = self.plan.rounds;
-        // A sync at the end belongs to a step that was counted as skipped: no computing of its own.
-        let extra = (rounds.exact + rounds.coarse + rounds.skipped).saturating_sub(self.plan.steps) as f64;
         let of = |many: u64, round| if many == 0 { 0.0 } else { many as f64 * self.step(round, network) };
         of(rounds.exact, Round::Exact) + of(rounds.coarse, Round::Coarse) + of(rounds.skipped, Round::Skipped)
-            - extra * self.compute
+            - self.without_computing()
+    }
+
+    /// A sync at the end belongs to a step that was counted as skipped: a round that has no computing of its own.
+    pub fn without_computing(&self) -> f64 {
+        let rounds = self.plan.rounds;
+        (rounds.exact + rounds.coarse + rounds.skipped).saturating_sub(self.plan.steps) as f64 * self.compute
     }
 
     /// Seconds of a step, averaged over the run.

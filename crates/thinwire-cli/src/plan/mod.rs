@@ -10,6 +10,7 @@
 //! | [`simulate`] | the same by events, where workers or links are not alike |
 //! | [`advice`] | the recommendation, and where each method stops paying |
 //! | [`show`], [`plot`] | the table, the drawing |
+//! | [`hindsight`] | at the end of a run: what was planned, what was measured |
 //!
 //! docs/planning.md has the model, and how it compares with measurements.
 
@@ -17,6 +18,7 @@ mod advice;
 pub mod arguments;
 pub mod cost;
 mod deepspeed;
+pub mod hindsight;
 pub mod measure;
 pub mod methods;
 pub mod network;
@@ -24,6 +26,8 @@ mod plot;
 mod presets;
 mod show;
 mod simulate;
+#[cfg(test)]
+mod tests;
 
 use crate::bench;
 use crate::failure::{Failure, Outcome};
@@ -237,10 +241,7 @@ fn links(
     notes: &mut Vec<String>,
 ) -> Result<Network> {
     let file = arguments.network.as_deref().map_or(String::new(), |path| path.display().to_string());
-    let message = match measured.as_ref().and_then(|measured| measured.message) {
-        Some(message) => message,
-        None => bench::message::seconds()?,
-    };
+    let message = bench::message::seconds()?;
     let latency = arguments.latency.or(measured.as_ref().map(|measured| measured.latency));
     let network = match (arguments.bandwidth, &measured) {
         (Some(bandwidth), _) => {
@@ -249,7 +250,7 @@ fn links(
         }
         (None, Some(measured)) => {
             notes.push(format!("the network as probed, while all workers sent at once ({file})"));
-            Network { bandwidth: measured.bandwidth, framing: 1.0, latency: latency.unwrap_or(LATENCY), message }
+            Network { latency: latency.unwrap_or(LATENCY), ..measured.network()? }
         }
         // With one host there is no link.
         (None, None) if hosts == 1 => Network { bandwidth: 1e12, framing: 1.0, latency: 0.0, message },

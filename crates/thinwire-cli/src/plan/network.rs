@@ -1,5 +1,6 @@
 //! The network as the cost model knows it: the rate of a host's link, the latency of a message, the cost of one.
 
+use crate::bench;
 use crate::probe::Probed;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -43,6 +44,14 @@ pub struct Measured {
     pub message: Option<f64>,
 }
 
+impl Measured {
+    /// The engine's own bytes were measured: no framing to add.
+    pub fn network(&self) -> Result<Network> {
+        let message = self.message.map_or_else(bench::message::seconds, Ok)?;
+        Ok(Network { bandwidth: self.bandwidth, framing: 1.0, latency: self.latency, message })
+    }
+}
+
 /// The file that `probe --json` wrote. The slowest link is the one that a round waits for.
 pub fn read(path: &Path) -> Result<Measured> {
     let named = || format!("--network {}", path.display());
@@ -53,12 +62,24 @@ pub fn read(path: &Path) -> Result<Measured> {
         probed.pairs.iter().filter(|pair| probed.hosts[pair.from] != probed.hosts[pair.to]).collect::<Vec<_>>();
     ensure!(!between.is_empty(), "{}: all its workers are on one host, so it says nothing of a network", named());
     let workers = probed.hosts.len();
-    // Of those who send to the next at once, so many share a host's link.
-    let leaves = |rank: usize| probed.hosts[rank] != probed.hosts[(rank + 1) % workers];
-    let on = |host: usize| (0..workers).filter(|rank| probed.hosts[*rank] == host && leaves(*rank)).count();
-    let share = probed.hosts.iter().map(|host| on(*host)).max().unwrap_or(1).max(1);
+    let count = |host: usize, leaves: &dyn Fn(usize) -> bool| {
+        (0..workers).filter(|rank| probed.hosts[*rank] == host && leaves(*rank)).count()
+    };
+    let most = |leaves: &dyn Fn(usize) -> bool| probed.hosts.iter().map(|host| count(*host, leaves)).max().unwrap_or(1);
+    let bandwidth = match probed.bits_per_second_exchange {
+        // Of what a worker sends to all others, so much leaves its host, where so many share the link.
+        Some(rate) => {
+            let mates = most(&|_| true);
+            rate * mates as f64 * (workers - mates) as f64 / (workers - 1) as f64
+        }
+        // Of those who send to the next at once, so many share a host's link.
+        None => {
+            let leaves = |rank: usize| probed.hosts[rank] != probed.hosts[(rank + 1) % workers];
+            probed.bits_per_second_all_at_once * most(&leaves).max(1) as f64
+        }
+    };
     Ok(Measured {
-        bandwidth: probed.bits_per_second_all_at_once * share as f64,
+        bandwidth,
         latency: between.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
         message: between.iter().filter_map(|pair| pair.seconds_per_message).reduce(f64::max),
         hosts: probed.hosts,

@@ -65,7 +65,7 @@ pub fn all(estimates: &[Estimate], situation: &Situation, chance: &Chance) -> Ve
 }
 
 /// One method: stretches of the run's calendar, evenly spread over it, and one where each kind of step first comes.
-fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Chance) -> Simulated {
+pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Chance) -> Simulated {
     let (plan, kinds) = (&estimate.plan, [Round::Exact, Round::Coarse, Round::Skipped]);
     let total = [plan.rounds.exact, plan.rounds.coarse, plan.rounds.skipped];
     let mut cluster = Cluster::new(hosts, *network, *chance);
@@ -103,8 +103,8 @@ fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Chance)
         }
     }
     let mean = |kind: usize| if many[kind] > 0 { seconds[kind] / many[kind] as f64 } else { 0.0 };
-    let run = (0..3).map(|kind| total[kind] as f64 * mean(kind)).sum::<f64>();
-    Simulated { step: run / total.iter().sum::<u64>().max(1) as f64, steps: many.iter().sum() }
+    let run = (0..3).map(|kind| total[kind] as f64 * mean(kind)).sum::<f64>() - estimate.without_computing();
+    Simulated { step: run / plan.steps.max(1) as f64, steps: many.iter().sum() }
 }
 
 /// A host's link, each way: when it is free again.

@@ -14,8 +14,9 @@ use std::time::Instant;
 use thinwire::CodecName;
 use thinwire_models::Share;
 
-/// Values of the vectors whose packing is measured. More would be nearer to a large model, and take longer.
-const VALUES: usize = 2_000_000;
+/// Values of the vectors whose packing is measured. More would be nearer to a large model, and take longer: 10M cost a tenth to a
+/// third more a value than 2M where it was tried (benchmarks/runs/2026-11-16-plan-sizes).
+const VALUES: usize = 4_000_000;
 
 /// Steps of the task that are measured, after two that are not.
 const WARM: usize = 2;

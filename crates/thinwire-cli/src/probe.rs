@@ -1,8 +1,8 @@
 //! `thinwire probe`: what the network between the workers can do, and what the means that training takes over it cost.
 //!
 //! First pairs of workers, one pair at a time: half the time of a small message there and back, and the rate of large ones one
-//! way. Then everyone sends to the next at once, and everyone to everyone, which is what a mean does to a network. Then the means
-//! themselves, taken by the engine as in training, and beside them MPI_Allreduce where there is MPI.
+//! way. Then everyone sends to the next at once, which is what a mean does to a network. Then the means themselves, taken by
+//! the engine as in training, and beside them MPI_Allreduce where there is MPI.
 
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
@@ -41,6 +41,9 @@ const MOST_PIECES: usize = 256;
 /// With more workers than this, only worker 0 with each other, and neighbours, are measured.
 const ALL_PAIRS: usize = 8;
 
+/// The name of the mean that `plan` takes the rate of the network from.
+pub const EXACT_F32: &str = "exact mean, f32";
+
 /// What `--json` prints, and `plan --network` reads.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Probed {
@@ -54,10 +57,7 @@ pub struct Probed {
     bits_per_second: f64,
     /// Each worker's rate while all send to the next at once: the slowest.
     pub bits_per_second_all_at_once: f64,
-    /// Each worker's rate while everyone sends to everyone and waits for what it gets, in pieces as long as a mean's: the slowest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bits_per_second_exchange: Option<f64>,
-    means: Vec<Mean>,
+    pub means: Vec<Mean>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -72,13 +72,13 @@ pub struct Pair {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Mean {
+pub struct Mean {
     /// A codec, or MPI_Allreduce.
-    name: String,
-    values: usize,
-    bytes_sent_per_worker: u64,
+    pub name: String,
+    pub values: usize,
+    pub bytes_sent_per_worker: u64,
     /// The median, and all of them: each the slowest worker's.
-    seconds: f64,
+    pub seconds: f64,
     runs: Vec<f64>,
 }
 
@@ -136,12 +136,11 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
             mine.extend(pair(group, from, to)?);
         }
     }
-    let told = serde_json::to_vec(&(mine, ring(group)?, exchange(group)?))?;
+    let told = serde_json::to_vec(&(mine, ring(group)?))?;
     let all = gather(group, &told, PROBING)?;
-    let read = |told: &Vec<u8>| Ok(serde_json::from_slice::<(Vec<Pair>, f64, f64)>(told)?);
-    let all = all.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let pairs = all.iter().flat_map(|(pairs, ..)| pairs.iter().copied()).collect::<Vec<_>>();
-    let slowest = |rate: fn(&(Vec<Pair>, f64, f64)) -> f64| all.iter().map(rate).fold(f64::INFINITY, f64::min);
+    let all =
+        all.iter().map(|told| Ok(serde_json::from_slice::<(Vec<Pair>, f64)>(told)?)).collect::<Result<Vec<_>>>()?;
+    let pairs = all.iter().flat_map(|(pairs, _)| pairs.iter().copied()).collect::<Vec<_>>();
     Ok(Probed {
         transport: transport.to_owned(),
         workers,
@@ -149,8 +148,7 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
         latency_seconds: pairs.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
         bits_per_second: pairs.iter().map(|pair| pair.bits_per_second).fold(f64::INFINITY, f64::min),
         pairs,
-        bits_per_second_all_at_once: slowest(|(_, ring, _)| *ring),
-        bits_per_second_exchange: Some(slowest(|(.., exchange)| *exchange)),
+        bits_per_second_all_at_once: all.iter().map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min),
         means: Vec::new(),
     })
 }
@@ -242,33 +240,6 @@ fn ring(group: &mut dyn Collective) -> Result<f64> {
     }
 }
 
-/// This worker's rate when everyone sends to everyone, and waits for all that it gets before it sends the next.
-fn exchange(group: &mut dyn Collective) -> Result<f64> {
-    let (rank, workers) = (group.rank(), group.size());
-    let bucket = Config::new(Name::Adam).resolved()?.bucket.context("the engine's bucket")?;
-    let (piece, mut message) = (vec![0; bucket / workers], Vec::new());
-    let others = || (0..workers).filter(|other| *other != rank);
-    let mut turns = 1;
-    loop {
-        gather(group, &[], PROBING)?;
-        let began = Instant::now();
-        for _ in 0..turns {
-            for to in others() {
-                group.send(to, &piece, PROBING)?;
-            }
-            for from in others() {
-                message.resize(piece.len(), 0);
-                group.receive(from, &mut message, PROBING)?;
-            }
-        }
-        let seconds = slowest(&gather(group, &began.elapsed().as_secs_f64().to_le_bytes(), PROBING)?)?;
-        if seconds >= LONG_ENOUGH || turns >= MOST_PIECES {
-            return Ok((turns * piece.len() * (workers - 1) * 8) as f64 / seconds);
-        }
-        turns = ((turns as f64 * 1.2 * LONG_ENOUGH / seconds) as usize).clamp(turns + 1, MOST_PIECES);
-    }
-}
-
 fn slowest(times: &[Vec<u8>]) -> Result<f64> {
     let mut slowest = 0.0_f64;
     for time in times {
@@ -325,7 +296,8 @@ fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Resu
     }
     let sent = exchange.group.traffic.bytes_sent / (u64::from(arguments.repeats) + 1);
     let kind = if exact { "exact" } else { "coarse" };
-    Ok(Mean::of(format!("{kind} mean, {codec}"), arguments.values, sent, runs))
+    let name = if codec == CodecName::F32 { EXACT_F32.to_owned() } else { format!("{kind} mean, {codec}") };
+    Ok(Mean::of(name, arguments.values, sent, runs))
 }
 
 impl Mean {
@@ -359,9 +331,6 @@ fn show(probed: &Probed) {
     };
     table(&["workers", "latency", "rate"], probed.pairs.iter().map(pair).collect());
     say!("all at once, each to the next: {} a worker, at the slowest", rate(probed.bits_per_second_all_at_once));
-    if let Some(exchange) = probed.bits_per_second_exchange {
-        say!("everyone to everyone, in a mean's pieces: {} a worker, at the slowest", rate(exchange));
-    }
     let longest = probed.means.iter().map(|mean| mean.seconds).fold(0.0, f64::max);
     let mean = |mean: &Mean| {
         let sent = bytes(mean.bytes_sent_per_worker as f64);

@@ -24,9 +24,7 @@ const RATES: std::ops::RangeInclusive<f64> = 1e3..=1e14;
 /// Bits a second.
 pub fn bandwidth(text: &str) -> Result<f64, String> {
     let refused = |why: &str| {
-        Err(format!(
-            "{why}accepted: bits a second, such as 100Mb/s, 1Gb/s, 2.5gbit or 10Gbps, or bytes, such as 125MB/s"
-        ))
+        Err(format!("{why}accepted: bits a second, such as 100mbit, 1Gb/s or 10Gbps, or bytes, such as 125MB/s"))
     };
     let Some((value, unit)) = split(text) else { return refused("") };
     let Some(scale) = rate_unit(unit) else {

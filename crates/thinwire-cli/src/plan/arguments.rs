@@ -97,7 +97,7 @@ pub struct Plan {
     )]
     pub codecs: Vec<String>,
 
-    /// Simulate rounds too, message by message, where workers or links are not all alike
+    /// Simulate rounds too, by events: with what follows, workers and links are not all alike
     #[arg(long, help_heading = "Simulation")]
     pub simulate: bool,
     /// Spread of the computing of a step, from worker to worker and step to step, such as 10%

@@ -8,7 +8,7 @@ use super::measure;
 use super::methods::Method;
 use super::network::{self, Network};
 use crate::bench;
-use crate::record::{Planned, Summary};
+use crate::record::{Planned, Rounds, Summary};
 use crate::report::figures;
 use crate::screen::bytes;
 use anyhow::Result;
@@ -36,7 +36,7 @@ pub fn planned(
     let place = Place { hosts: hosts.to_vec(), crowding };
     let links = match network {
         _ if threads || hosts.len() == 1 => Some(MEMORY),
-        Some(path) => Some(network::read(path)?.network()?),
+        Some(path) => Some(network::read(path)?.network(crowding)?),
         None => None,
     };
     let methods = [Method::new(config)?];
@@ -44,9 +44,11 @@ pub fn planned(
     let [method] = methods;
     let estimate = Estimate::new(method, params, steps, compute, &place, &packing)?;
     let rounds = estimate.plan.rounds;
+    // The journal has one line a step: a sync at the end makes a skipped step a coarse one.
+    let skipped = steps - rounds.exact - rounds.coarse;
     Ok(Planned {
         bytes_sent_per_worker: estimate.bytes_sent(),
-        rounds: crate::record::Rounds { exact: rounds.exact, coarse: rounds.coarse, skipped: rounds.skipped },
+        rounds: Rounds { exact: rounds.exact, coarse: rounds.coarse, skipped },
         step_seconds: links.map(|links| estimate.mean_step(&links)),
     })
 }
@@ -54,7 +56,7 @@ pub fn planned(
 /// "planned …; measured …".
 pub fn sentence(planned: &Planned, summary: &Summary) -> String {
     let (rounds, measured) = (planned.rounds, summary.rounds);
-    let of = |rounds: crate::record::Rounds| format!("{}, {}, {} rounds", rounds.exact, rounds.coarse, rounds.skipped);
+    let of = |rounds: Rounds| format!("{}, {}, {} rounds", rounds.exact, rounds.coarse, rounds.skipped);
     let step = summary.seconds.total / summary.steps.max(1) as f64;
     let (planned_step, error) = match planned.step_seconds {
         Some(seconds) => {

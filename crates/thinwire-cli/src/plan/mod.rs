@@ -90,6 +90,7 @@ pub fn command(arguments: &Plan) -> Outcome {
 
 /// From flags, files and presets to figures; an error says what is missing, with an example.
 fn situation(arguments: &Plan) -> Result<Situation> {
+    whole(arguments)?;
     let mut notes = Vec::new();
     let measured = arguments.network.as_deref().map(network::read).transpose()?;
     let preset = arguments.preset;
@@ -106,15 +107,16 @@ fn situation(arguments: &Plan) -> Result<Situation> {
     let job = if arguments.measure { Some(measure::job(arguments, workers)?) } else { None };
     let (params, compute) = match &job {
         Some(job) => {
-            let compute = measure::compute(job, sharing)?;
             let task = train::task_name(&job.settings);
+            told(arguments, &format!("computing: a few steps of {task}"));
+            let compute = measure::compute(job, sharing)?;
             notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
             (job.initial()?.len(), compute)
         }
         None => (params(arguments)?, computing(arguments, &mut notes)?),
     };
     let run = run(arguments, job.as_ref().and_then(|job| job.settings.clip))?;
-    let network = links(arguments, measured, host_count, &mut notes)?;
+    let network = links(arguments, measured, host_count, crowding, &mut notes)?;
     let place = Place { hosts, crowding };
     if crowding > 1.0 && !arguments.without_packing {
         notes.push(format!("packing takes {crowding:.1} times its CPU time: {sharing} workers share {cores} cores"));
@@ -132,6 +134,30 @@ fn situation(arguments: &Plan) -> Result<Situation> {
         situation.notes.insert(0, format!("preset {name}: the papers' settings, exact rounds of 16 bits"));
     }
     Ok(situation)
+}
+
+fn told(arguments: &Plan, what: &str) {
+    if !arguments.quiet {
+        say!("measuring {what}");
+    }
+}
+
+/// Refuses at once what lacks several things, with a whole example.
+fn whole(arguments: &Plan) -> Result<()> {
+    let (preset, network) = (arguments.preset, arguments.network.is_some());
+    let has = [
+        ("--params", arguments.params.is_some() || arguments.model.is_some() || arguments.measure || preset.is_some()),
+        ("--workers", arguments.workers.is_some() || network || preset.is_some()),
+        ("--bandwidth", arguments.bandwidth.is_some() || network || arguments.hosts == Some(1)),
+        ("--compute", arguments.compute.is_some() || arguments.measure || preset.is_some()),
+    ];
+    let missing = has.iter().filter(|(_, has)| !has).map(|(flag, _)| *flag).collect::<Vec<_>>();
+    ensure!(
+        missing.len() < 2,
+        "{} are missing; a whole example: thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms",
+        missing.join(", ")
+    );
+    Ok(())
 }
 
 /// The host of each worker.
@@ -176,11 +202,17 @@ fn count(path: &Path) -> Result<usize> {
     file.read_exact(&mut length).context("it is shorter than a safetensors file's head")?;
     let head = u64::from_le_bytes(length);
     ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes");
-    let mut bytes = length.to_vec();
+    let mut bytes = Vec::new();
     file.take(head).read_to_end(&mut bytes)?;
-    let (_, tensors) = safetensors::SafeTensors::read_metadata(&bytes)
-        .map_err(|error| anyhow!("this is no safetensors file: {error}"))?;
-    let values = tensors.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
+    let tensors: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}"))?;
+    let mut values = 0_usize;
+    for (name, tensor) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
+        let shape = serde_json::from_value::<Vec<usize>>(tensor["shape"].clone());
+        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape"))?;
+        let size = shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
+        values = size.and_then(|size| values.checked_add(size)).context("more values than can be counted")?;
+    }
     ensure!(values > 0, "it has no parameters");
     Ok(values)
 }
@@ -238,19 +270,22 @@ fn links(
     arguments: &Plan,
     measured: Option<network::Measured>,
     hosts: usize,
+    crowding: f64,
     notes: &mut Vec<String>,
 ) -> Result<Network> {
     let file = arguments.network.as_deref().map_or(String::new(), |path| path.display().to_string());
-    let message = bench::message::seconds()?;
-    let latency = arguments.latency.or(measured.as_ref().map(|measured| measured.latency));
-    let network = match (arguments.bandwidth, &measured) {
+    let message = if arguments.without_packing { 0.0 } else { bench::message::seconds()? };
+    let measured = measured.map(|measured| measured.network(crowding)).transpose()?;
+    let latency = arguments.latency.or(measured.map(|measured| measured.latency));
+    let network = match (arguments.bandwidth, measured) {
         (Some(bandwidth), _) => {
             notes.push("of a link's bits 94.1 % are TCP's own, as on Ethernet".to_owned());
             Network { bandwidth, framing: FRAMING, latency: latency.unwrap_or(LATENCY), message }
         }
         (None, Some(measured)) => {
-            notes.push(format!("the network as probed, while all workers sent at once ({file})"));
-            Network { latency: latency.unwrap_or(LATENCY), ..measured.network()? }
+            notes.push(format!("the network by what probe's mean in f32 took over it, packing left out ({file})"));
+            let message = if arguments.without_packing { 0.0 } else { measured.message };
+            Network { latency: latency.unwrap_or(LATENCY), message, ..measured }
         }
         // With one host there is no link.
         (None, None) if hosts == 1 => Network { bandwidth: 1e12, framing: 1.0, latency: 0.0, message },
@@ -285,10 +320,11 @@ fn packing(arguments: &Plan, situation: &mut Situation, methods: &[Method]) -> R
         return Ok(Packing::Measured { steps: benched.steps, codecs: benched.codecs });
     }
     if arguments.without_packing {
-        situation.notes.push("packing takes no time".to_owned());
+        situation.notes.push("packing takes no time, and a message only its latency and its bytes".to_owned());
         return Ok(Packing::Nothing);
     }
     situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
+    told(arguments, "packing: a few steps of every optimizer");
     measure::packing(methods, situation.params, &situation.place)
 }
 

@@ -1,10 +1,11 @@
 //! The network as the cost model knows it: the rate of a host's link, the latency of a message, the cost of one.
 
-use crate::bench;
-use crate::probe::Probed;
+use crate::bench::{self, kernels};
+use crate::probe::{EXACT_F32, Probed};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::path::Path;
+use thinwire::CodecName;
 
 /// TCP's own bytes in what a cable carries: 1448 of 1538, where 1500 bytes are a packet, 20 and 32 of them are the headers of
 /// IP and TCP with time stamps, and Ethernet adds 14 for its header, 4 for its sum, 8 before and 12 after.
@@ -39,16 +40,29 @@ impl Network {
 /// What `probe` found, as far as it counts here.
 pub struct Measured {
     pub hosts: Vec<usize>,
-    pub bandwidth: f64,
-    pub latency: f64,
-    pub message: Option<f64>,
+    /// Bits a second of a host's link while all send to the next at once.
+    all_at_once: f64,
+    /// The exact mean in f32: its values, the bits that crossed the busiest link, its seconds.
+    mean: Option<(f64, f64, f64)>,
+    latency: f64,
+    message: Option<f64>,
 }
 
 impl Measured {
-    /// The engine's own bytes were measured: no framing to add.
-    pub fn network(&self) -> Result<Network> {
+    /// The network, by what a mean in f32 took over it: its bits by its seconds, less its packing; without one by the rate while all
+    /// send to the next. `crowding` is how many times as long packing took because workers share cores.
+    pub fn network(&self, crowding: f64) -> Result<Network> {
+        let bandwidth = match self.mean {
+            Some((values, bits, seconds)) => {
+                let codec = kernels::speed(CodecName::F32, values.min(500_000.0) as usize)?;
+                // Filled and coded, added up, decoded and applied.
+                let packing = values * (codec.encode + 2.0 * codec.decode_add) * crowding;
+                bits / (seconds - packing).max(seconds / 2.0)
+            }
+            None => self.all_at_once,
+        };
         let message = self.message.map_or_else(bench::message::seconds, Ok)?;
-        Ok(Network { bandwidth: self.bandwidth, framing: 1.0, latency: self.latency, message })
+        Ok(Network { bandwidth, framing: 1.0, latency: self.latency, message })
     }
 }
 
@@ -58,30 +72,32 @@ pub fn read(path: &Path) -> Result<Measured> {
     let text = std::fs::read_to_string(path).with_context(named)?;
     let probed: Probed = serde_json::from_str(&text)
         .with_context(|| format!("{}: accepted: what `thinwire probe --json` printed", named()))?;
-    let between =
-        probed.pairs.iter().filter(|pair| probed.hosts[pair.from] != probed.hosts[pair.to]).collect::<Vec<_>>();
+    let hosts = probed.hosts;
+    let workers = hosts.len();
+    let known = probed.pairs.iter().all(|pair| pair.from.max(pair.to) < workers);
+    ensure!(known, "{}: it has pairs of workers that are not among its hosts", named());
+    let between = probed.pairs.iter().filter(|pair| hosts[pair.from] != hosts[pair.to]).collect::<Vec<_>>();
     ensure!(!between.is_empty(), "{}: all its workers are on one host, so it says nothing of a network", named());
-    let workers = probed.hosts.len();
-    let count = |host: usize, leaves: &dyn Fn(usize) -> bool| {
-        (0..workers).filter(|rank| probed.hosts[*rank] == host && leaves(*rank)).count()
+    let most = |leaves: &dyn Fn(usize) -> bool| {
+        let on = |host: usize| (0..workers).filter(|rank| hosts[*rank] == host && leaves(*rank)).count();
+        hosts.iter().map(|host| on(*host)).max().unwrap_or(1).max(1) as f64
     };
-    let most = |leaves: &dyn Fn(usize) -> bool| probed.hosts.iter().map(|host| count(*host, leaves)).max().unwrap_or(1);
-    let bandwidth = match probed.bits_per_second_exchange {
-        // Of what a worker sends to all others, so much leaves its host, where so many share the link.
-        Some(rate) => {
-            let mates = most(&|_| true);
-            rate * mates as f64 * (workers - mates) as f64 / (workers - 1) as f64
-        }
-        // Of those who send to the next at once, so many share a host's link.
-        None => {
-            let leaves = |rank: usize| probed.hosts[rank] != probed.hosts[(rank + 1) % workers];
-            probed.bits_per_second_all_at_once * most(&leaves).max(1) as f64
-        }
-    };
+    // Of those who send to the next at once, so many share a host's link; of what each sends to all in a mean, so much leaves it.
+    let sharing = most(&|rank| hosts[rank] != hosts[(rank + 1) % workers]);
+    let mates = most(&|_| true);
+    let leaving = mates * (workers as f64 - mates) / (workers as f64 - 1.0);
+    let mean = probed.means.iter().find(|mean| mean.name == EXACT_F32);
+    let positive = |figure: f64| figure.is_finite() && figure > 0.0;
+    ensure!(
+        positive(probed.bits_per_second_all_at_once) && mean.is_none_or(|mean| positive(mean.seconds)),
+        "{}: a rate or a time in it is not above 0",
+        named()
+    );
     Ok(Measured {
-        bandwidth,
+        all_at_once: probed.bits_per_second_all_at_once * sharing,
+        mean: mean.map(|mean| (mean.values as f64, 8.0 * mean.bytes_sent_per_worker as f64 * leaving, mean.seconds)),
         latency: between.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
         message: between.iter().filter_map(|pair| pair.seconds_per_message).reduce(f64::max),
-        hosts: probed.hosts,
+        hosts,
     })
 }

@@ -86,7 +86,10 @@ fn a_probe_feeds_a_plan() {
         place.thinwire("plan --params 1M --compute 10ms --network probe.json --without-packing --json --quiet").json();
     assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (4.0, 2.0));
     assert_eq!((number(&answer["network"]["bandwidth"]), number(&answer["network"]["latency"])), (8e8, 1e-4));
-    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["message"])), (1.0, 3e-6));
+    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["message"])), (1.0, 0.0));
+    let packs =
+        place.thinwire("plan --params 1k --compute 10ms --network probe.json --codecs sign --json --quiet").json();
+    assert_eq!(number(&packs["network"]["message"]), 3e-6);
     let on_threads = place.thinwire("probe --workers 2 --values 20k --codecs sign --repeats 1 --json --quiet");
     place.write("threads.json", &on_threads.stdout);
     place.thinwire("plan --params 1M --compute 10ms --network threads.json").refused(&["one host"]);
@@ -215,6 +218,7 @@ fn what_makes_no_sense_is_refused_with_an_example() {
         let kept = whole.split(" --").filter(|part| !part.starts_with(&flag[2..])).collect::<Vec<_>>().join(" --");
         place.thinwire(&format!("{kept} {flag}={value}")).refused(words);
     }
+    place.thinwire("plan").refused(&["--params, --workers, --bandwidth, --compute are missing", "--bandwidth 1Gb/s"]);
     for missing in ["params", "workers", "bandwidth", "compute"] {
         let kept = whole.split(" --").filter(|part| !part.starts_with(missing)).collect::<Vec<_>>().join(" --");
         place.thinwire(&kept).refused(&[&format!("--{missing} is missing"), "such as"]);

@@ -35,7 +35,7 @@ pub struct Load {
     /// Bytes that the busiest host's link carries up, towards the owners, and then down, all workers of the host together.
     pub up: u64,
     pub down: u64,
-    /// Messages that a worker sends, those inside its host too.
+    /// Messages that a worker of that host sends, those inside it too.
     pub messages: u64,
 }
 
@@ -157,8 +157,8 @@ impl Plan {
             link.up = others * if others > 0 { from(1).up } else { 0 };
             link.down = from(0).down;
         }
-        let messages = self.hosts.members(busiest).iter().map(|rank| coding.sent(*rank, |_| true).messages).max();
-        let (buckets, messages) = (coding.buckets() as u64, messages.unwrap_or(0));
+        let first = self.hosts.members(busiest).first().copied().unwrap_or(0);
+        let (buckets, messages) = (coding.buckets() as u64, coding.sent(first, |_| true).messages);
         Some(Load { buckets, up: link.up, down: link.down, messages })
     }
 

@@ -38,6 +38,10 @@ pub struct CodecSpeed {
     pub decode_add: f64,
 }
 
+/// A pass of a codec over the data, and what one block of it is decoded by.
+type Pass = fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>;
+type Decode = fn(&dyn Codec, &[u8], &mut [f32]) -> Result<(), Fault>;
+
 /// What the kernels work on.
 struct Data {
     x: Floats,
@@ -64,7 +68,7 @@ pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64
         let mut data = Data::new(codec, values);
         let coded = data.bytes.len() as f64 / values as f64;
         for (what, bytes, run) in [
-            ("encode", 12.0 + coded, encode as fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>),
+            ("encode", 12.0 + coded, encode as Pass),
             ("decode, add", 8.0 + coded, decode_add),
             ("decode", 4.0 + coded, decode),
         ] {
@@ -95,7 +99,7 @@ pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64
 pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
     let (codec, team) = (&*name.codec(), Threads::new(1)?);
     let mut data = Data::new(codec, values);
-    let mut of = |run: fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>| -> Result<f64> {
+    let mut of = |run: Pass| -> Result<f64> {
         run(codec, &mut data, &team)?;
         let times = (0..3).map(|_| seconds(|| run(codec, &mut data, &team))).collect::<Result<Vec<_>, _>>()?;
         Ok(median(times) / values as f64)
@@ -121,12 +125,7 @@ fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
     unpack(codec, data, threads, |codec, bytes, out| codec.decode(bytes, out))
 }
 
-fn unpack(
-    codec: &dyn Codec,
-    data: &mut Data,
-    threads: &Threads,
-    decode: fn(&dyn Codec, &[u8], &mut [f32]) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
     let vectors = Vectors { read: [], write: [&mut *data.y] };
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
     let span = Span { range: 0..data.x.len(), vectors, residue: &mut [], bytes: &mut data.bytes, cut };

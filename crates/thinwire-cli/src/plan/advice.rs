@@ -96,7 +96,7 @@ pub fn advise(estimates: &[Estimate], network: &Network) -> Advice {
 }
 
 fn stay(adam: &Estimate, fastest: &Estimate, network: &Network) -> String {
-    if adam.plan.bytes_sent(0) == 0 {
+    if adam.bytes_sent == 0 {
         return "No: one worker has nobody to send to; stay with AdamW.".to_owned();
     }
     let (slow, fast) = (adam.mean_step(network), fastest.mean_step(network));

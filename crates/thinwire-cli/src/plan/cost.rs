@@ -17,8 +17,8 @@ use thinwire::plan::{Load, Memory, Plan};
 use thinwire::schedule::Round;
 use thinwire::{CodecName, Config};
 
-/// Workers whose bytes are counted one by one.
-const ENOUGH: usize = 16;
+/// Of more workers than this the bytes are not counted one by one.
+const MANY: usize = 64;
 
 /// Where the workers are, and how they share cores.
 #[derive(Clone, Debug)]
@@ -102,6 +102,9 @@ pub struct Estimate {
     coarse: Option<RoundCost>,
     /// Seconds of a step that is skipped, beyond computing.
     pub skipped: f64,
+    /// Bytes that a worker sends in the whole run, on average, and those of them that leave its host.
+    pub bytes_sent: u64,
+    pub bytes_between_hosts: u64,
 }
 
 impl Estimate {
@@ -114,17 +117,19 @@ impl Estimate {
         packing: &Packing,
     ) -> Result<Estimate> {
         let plan = Plan::on_hosts(&method.config, params, &place.hosts, steps)?.with_final_sync();
-        let cost = |round: Round, happens: bool| match plan.load(round) {
-            Some(load) if happens => packing.round(&method.config, round, load, params, place).map(Some),
-            _ => Ok(None),
+        let cost = |round: Round| match plan.load(round) {
+            Some(load) => packing.round(&method.config, round, load, params, place).map(Some),
+            None => Ok(None),
         };
-        let exact = cost(Round::Exact, plan.rounds.exact > 0)?;
-        let coarse = cost(Round::Coarse, plan.rounds.coarse > 0)?;
+        let exact = if plan.rounds.exact > 0 { cost(Round::Exact)? } else { None };
+        let coarse = if plan.rounds.coarse > 0 { cost(Round::Coarse)? } else { None };
         let skipped = match plan.rounds.skipped {
             0 => 0.0,
             _ => packing.alone(&method.config)? * params as f64 * place.crowding,
         };
-        Ok(Estimate { plan, compute, exact, coarse, skipped, method })
+        let bytes_sent = mean(place.workers(), |rank| plan.bytes_sent(rank));
+        let bytes_between_hosts = mean(place.workers(), |rank| plan.bytes_between_hosts(rank));
+        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method })
     }
 
     pub fn round(&self, round: Round) -> Option<&RoundCost> {
@@ -171,26 +176,10 @@ impl Estimate {
         (all + rounds.skipped as f64 * self.skipped) / self.plan.steps.max(1) as f64
     }
 
-    /// Bytes that a worker sends in the whole run, on average.
-    pub fn bytes_sent(&self) -> u64 {
-        self.mean(|rank| self.plan.bytes_sent(rank))
-    }
-
-    /// Those of them that leave its host.
-    pub fn bytes_between_hosts(&self) -> u64 {
-        self.mean(|rank| self.plan.bytes_between_hosts(rank))
-    }
-
-    /// Of many workers the first few: they differ by a block.
-    fn mean(&self, bytes: impl Fn(usize) -> u64) -> u64 {
-        let workers = self.plan.workers().min(ENOUGH);
-        ((0..workers).map(bytes).sum::<u64>() as f64 / workers as f64).round() as u64
-    }
-
     /// What crosses a link if there is one.
     pub fn bytes_on_links(&self) -> u64 {
-        match self.bytes_between_hosts() {
-            0 => self.bytes_sent(),
+        match self.bytes_between_hosts {
+            0 => self.bytes_sent,
             between => between,
         }
     }
@@ -198,6 +187,12 @@ impl Estimate {
     pub fn memory(&self) -> Memory {
         self.plan.memory(0)
     }
+}
+
+/// The mean over the workers; of thousands the first one's, from which the others' differ by a block.
+fn mean(workers: usize, bytes: impl Fn(usize) -> u64) -> u64 {
+    let counted = if workers > MANY { 1 } else { workers };
+    ((0..counted).map(bytes).sum::<u64>() as f64 / counted as f64).round() as u64
 }
 
 /// What packing costs.

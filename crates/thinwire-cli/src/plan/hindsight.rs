@@ -47,7 +47,7 @@ pub fn planned(
     // The journal has one line a step: a sync at the end makes a skipped step a coarse one.
     let skipped = steps - rounds.exact - rounds.coarse;
     Ok(Planned {
-        bytes_sent_per_worker: estimate.bytes_sent(),
+        bytes_sent_per_worker: estimate.bytes_sent,
         rounds: Rounds { exact: rounds.exact, coarse: rounds.coarse, skipped },
         step_seconds: links.map(|links| estimate.mean_step(&links)),
     })

@@ -87,8 +87,8 @@ pub fn json(situation: &Situation, estimates: &[Estimate], simulated: Option<&[S
             "optimizer": estimate.method.config.name,
             "codec": estimate.method.codec(),
             "rounds": estimate.plan.rounds,
-            "bytes_sent_per_worker": estimate.bytes_sent(),
-            "bytes_between_hosts_per_worker": estimate.bytes_between_hosts(),
+            "bytes_sent_per_worker": estimate.bytes_sent,
+            "bytes_between_hosts_per_worker": estimate.bytes_between_hosts,
             "bits_per_param_per_step": estimate.plan.bits_per_param_per_step(),
             "step_seconds": estimate.mean_step(network),
             "step_seconds_by_round": {

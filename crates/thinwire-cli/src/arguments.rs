@@ -1,5 +1,8 @@
 //! The command line.
 
+use crate::bench::Bench;
+use crate::plan::arguments::Plan;
+use crate::units::{bandwidth, number};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -16,8 +19,12 @@ pub enum Command {
     Train(Train),
     /// Run the same job under several optimizers, and set them side by side
     Compare(Compare),
+    /// Whether it will help on your network, before anything runs: rounds, bytes and time of every method, and advice
+    Plan(Box<Plan>),
     /// Measure the network between the workers, and the means that training takes over it
     Probe(Probe),
+    /// Measure what packing and the optimizers' passes cost on this machine
+    Bench(Bench),
     /// Keep a run for workers that come and go: a parameter server. The flags of `train` say what runs
     #[cfg(feature = "server")]
     Serve(Serve),
@@ -323,6 +330,9 @@ pub struct Common {
     /// Held-out examples for the last evaluation [default: all]; those before it take at most 256
     #[arg(long, value_name = "N", help_heading = "Results")]
     pub eval_examples: Option<usize>,
+    /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub network: Option<PathBuf>,
     /// Settings in TOML; flags count more
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
     pub config: Option<PathBuf>,
@@ -332,35 +342,4 @@ pub struct Common {
     /// No progress, no table: only errors
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
-}
-
-/// A whole number, with k, M or G for thousands, millions, billions.
-fn number(text: &str) -> Result<usize, String> {
-    let (digits, scale) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1e3),
-        Some(b'M') => (&text[..text.len() - 1], 1e6),
-        Some(b'G' | b'B') => (&text[..text.len() - 1], 1e9),
-        _ => (text, 1.0),
-    };
-    match digits.trim().parse::<f64>().map(|number| number * scale) {
-        Ok(number) if (1.0..1e12).contains(&number) => Ok(number.round() as usize),
-        _ => Err("accepted: a whole number of at least 1, such as 800k, 25M or 1.5G".to_owned()),
-    }
-}
-
-/// Bits a second: a number with bit, kbit, mbit or gbit.
-fn bandwidth(text: &str) -> Result<f64, String> {
-    let lower = text.to_lowercase();
-    let (number, unit) = lower.split_at(lower.find(|c: char| c.is_alphabetic()).unwrap_or(lower.len()));
-    let scale = match unit {
-        "" | "bit" => 1.0,
-        "kbit" => 1e3,
-        "mbit" => 1e6,
-        "gbit" => 1e9,
-        _ => f64::NAN,
-    };
-    match number.trim().parse::<f64>().map(|number| number * scale) {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err("accepted: a number with bit, kbit, mbit or gbit (a second), such as 100mbit or 2.5gbit".to_owned()),
-    }
 }

@@ -324,6 +324,7 @@ impl<'a> Work<'a> {
             unit: self.job.task.get().unit().to_owned(),
             units_per_second: self.units_per_second(),
             projected: Vec::new(),
+            planned: None, // who comes and goes is not planned
         }
     }
 

@@ -8,18 +8,21 @@
 //! | [`session`] | the loop that trains, of one worker of a group |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
-//! | [`train`], [`compare`], [`probe`], [`serve`], [`join`], [`report`] | the commands |
+//! | [`units`] | numbers with units, as people write them |
+//! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`] | the commands |
 //!
 //! Standard output carries results (`--json`), standard error everything else. Exit codes: 0 done, 2 bad usage
 //! or input, 1 a run that failed, 130 interrupted, after its checkpoint is written.
 
 mod arguments;
+mod bench;
 mod compare;
 mod failure;
 mod job;
 #[cfg(feature = "server")]
 mod join;
 mod journal;
+mod plan;
 mod probe;
 mod record;
 mod report;
@@ -30,6 +33,7 @@ mod session;
 mod settings;
 mod team;
 mod train;
+mod units;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -53,6 +57,8 @@ fn main() -> ExitCode {
         Command::Train(arguments) => together(&arguments.common.transport, |team| train::command(arguments, team)),
         Command::Compare(arguments) => together(&arguments.common.transport, |team| compare::command(arguments, team)),
         Command::Probe(arguments) => together(&arguments.transport, |team| probe::command(arguments, team)),
+        Command::Plan(arguments) => ended(plan::command(arguments), None),
+        Command::Bench(arguments) => ended(bench::command(arguments), None),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => ended(serve::command(arguments), None),
         #[cfg(feature = "server")]

@@ -6,6 +6,7 @@
 
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
+use crate::report::figures::{bandwidth as rate, seconds as time};
 use crate::screen::{bytes, say};
 use crate::team::{Team, gather};
 use crate::train;
@@ -29,6 +30,9 @@ const PROBING: &str = "probing";
 /// Small messages there and back, between two workers.
 const PINGS: usize = 100;
 
+/// Small messages one way, without an answer.
+const BURST: usize = 1000;
+
 /// Seconds that the large messages of a pair should take, about, and their size.
 const LONG_ENOUGH: f64 = 0.2;
 const PIECE: usize = 1 << 20;
@@ -37,37 +41,44 @@ const MOST_PIECES: usize = 256;
 /// With more workers than this, only worker 0 with each other, and neighbours, are measured.
 const ALL_PAIRS: usize = 8;
 
-#[derive(Debug, Serialize)]
-struct Probed {
-    transport: &'static str,
+/// The name of the mean that `plan` takes the rate of the network from.
+pub const EXACT_F32: &str = "exact mean, f32";
+
+/// What `--json` prints, and `plan --network` reads.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Probed {
+    transport: String,
     workers: usize,
     /// The host of each worker.
-    hosts: Vec<usize>,
-    pairs: Vec<Pair>,
+    pub hosts: Vec<usize>,
+    pub pairs: Vec<Pair>,
     /// Of the slowest pair.
     latency_seconds: f64,
     bits_per_second: f64,
     /// Each worker's rate while all send to the next at once: the slowest.
-    bits_per_second_all_at_once: f64,
-    means: Vec<Mean>,
+    pub bits_per_second_all_at_once: f64,
+    pub means: Vec<Mean>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Pair {
-    from: usize,
-    to: usize,
-    latency_seconds: f64,
-    bits_per_second: f64,
+pub struct Pair {
+    pub from: usize,
+    pub to: usize,
+    pub latency_seconds: f64,
+    /// Of small messages one after the other, without waiting for an answer: what one costs whatever its length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_per_message: Option<f64>,
+    pub bits_per_second: f64,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct Mean {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mean {
     /// A codec, or MPI_Allreduce.
-    name: String,
-    values: usize,
-    bytes_sent_per_worker: u64,
+    pub name: String,
+    pub values: usize,
+    pub bytes_sent_per_worker: u64,
     /// The median, and all of them: each the slowest worker's.
-    seconds: f64,
+    pub seconds: f64,
     runs: Vec<f64>,
 }
 
@@ -131,7 +142,7 @@ fn network(mut group: Box<dyn Collective>, transport: &'static str) -> Result<Pr
         all.iter().map(|told| Ok(serde_json::from_slice::<(Vec<Pair>, f64)>(told)?)).collect::<Result<Vec<_>>>()?;
     let pairs = all.iter().flat_map(|(pairs, _)| pairs.iter().copied()).collect::<Vec<_>>();
     Ok(Probed {
-        transport,
+        transport: transport.to_owned(),
         workers,
         hosts: group.hosts(),
         latency_seconds: pairs.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
@@ -157,6 +168,10 @@ fn pair(group: &mut dyn Collective, from: usize, to: usize) -> Result<Option<Pai
             group.receive(from, &mut message, PROBING)?;
             group.send(from, &message, PROBING)?;
         }
+        for _ in 0..BURST {
+            group.receive(from, &mut message, PROBING)?;
+        }
+        group.send(from, &message, PROBING)?;
         // First a piece, to see how many make a measurement.
         for _ in 0..2 {
             message.resize(8, 0);
@@ -177,6 +192,12 @@ fn pair(group: &mut dyn Collective, from: usize, to: usize) -> Result<Option<Pai
         group.receive(to, &mut message, PROBING)?;
         round_trips.push(began.elapsed().as_secs_f64());
     }
+    let began = Instant::now();
+    for _ in 0..BURST {
+        group.send(to, &message, PROBING)?;
+    }
+    group.receive(to, &mut message, PROBING)?;
+    let seconds_per_message = Some(began.elapsed().as_secs_f64() / BURST as f64);
     let (mut pieces, mut seconds) = (1, 0.0);
     for _ in 0..2 {
         if seconds > 0.0 {
@@ -191,7 +212,8 @@ fn pair(group: &mut dyn Collective, from: usize, to: usize) -> Result<Option<Pai
         seconds = began.elapsed().as_secs_f64();
     }
     let bits_per_second = (pieces * PIECE * 8) as f64 / seconds;
-    Ok(Some(Pair { from, to, latency_seconds: median(&round_trips) / 2.0, bits_per_second }))
+    let latency_seconds = median(&round_trips) / 2.0;
+    Ok(Some(Pair { from, to, latency_seconds, seconds_per_message, bits_per_second }))
 }
 
 /// This worker's rate when everyone sends to the next.
@@ -274,7 +296,8 @@ fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Resu
     }
     let sent = exchange.group.traffic.bytes_sent / (u64::from(arguments.repeats) + 1);
     let kind = if exact { "exact" } else { "coarse" };
-    Ok(Mean::of(format!("{kind} mean, {codec}"), arguments.values, sent, runs))
+    let name = if codec == CodecName::F32 { EXACT_F32.to_owned() } else { format!("{kind} mean, {codec}") };
+    Ok(Mean::of(name, arguments.values, sent, runs))
 }
 
 impl Mean {
@@ -316,21 +339,4 @@ fn show(probed: &Probed) {
     let values = crate::screen::count(probed.means.first().map_or(0.0, |mean| mean.values as f64));
     let title = format!("{values} values");
     table(&[&title, "bytes a worker", "time", "times as fast as the slowest"], probed.means.iter().map(mean).collect());
-}
-
-/// 12.3 µs, 4.56 ms, 1.23 s.
-fn time(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
-        seconds if seconds < 1.0 => format!("{:.2} ms", seconds * 1e3),
-        seconds => format!("{seconds:.2} s"),
-    }
-}
-
-/// 941 Mb/s, 9.41 Gb/s.
-fn rate(bits_per_second: f64) -> String {
-    match bits_per_second {
-        rate if rate < 1e9 => format!("{:.0} Mb/s", rate / 1e6),
-        rate => format!("{:.2} Gb/s", rate / 1e9),
-    }
 }

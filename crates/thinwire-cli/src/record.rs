@@ -100,6 +100,19 @@ pub struct Summary {
     pub units_per_second: f64,
     /// Seconds that the run would take with each worker on a machine and a link of its own.
     pub projected: Vec<Projection>,
+    /// What the plan said; none if only the run could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<Planned>,
+}
+
+/// What was planned of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    pub bytes_sent_per_worker: u64,
+    pub rounds: Rounds,
+    /// None where the network is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_seconds: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -65,7 +65,7 @@ impl Transport {
 }
 
 /// A word of a fixed choice, given by a flag.
-fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
+pub fn word<T: for<'a> Deserialize<'a>>(flag: &str, text: &str) -> Result<T> {
     let value = toml::Value::String(text.to_owned());
     value.try_into().map_err(|error: toml::de::Error| anyhow!("--{flag}: {}", error.message()))
 }

@@ -99,6 +99,14 @@ impl Team {
         self.processes().map(|processes| processes.hosts.iter().max().map_or(1, |last| last + 1))
     }
 
+    /// The host of each of `workers`; threads act as if they were on `hosts` hosts.
+    pub fn hosts_of(&self, workers: usize, hosts: usize) -> Vec<usize> {
+        match self {
+            Team::Threads => (0..workers).map(|worker| worker * hosts / workers).collect(),
+            Team::Processes(processes) => processes.hosts.clone(),
+        }
+    }
+
     /// What to put before a command to start it as this one was started.
     pub fn launch(&self) -> String {
         match (self.size(), launcher()) {
@@ -118,7 +126,7 @@ impl Team {
     ) -> Vec<Result<T>> {
         match self {
             Team::Threads => {
-                let hosts = (0..workers).map(|worker| worker * hosts / workers).collect::<Vec<_>>();
+                let hosts = self.hosts_of(workers, hosts);
                 threads::run_group(threads::group_on(&hosts, deadline), |group| work(Box::new(group)))
             }
             Team::Processes(processes) => {

@@ -4,7 +4,8 @@ use crate::arguments::{Common, Train};
 use crate::failure::{Failure, Outcome};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Journal;
-use crate::record::{Projection, Summary, projected};
+use crate::plan::{hindsight, network};
+use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
 use crate::screen::{bytes, count, duration, say};
 use crate::session::{End, Session};
@@ -190,6 +191,9 @@ pub fn run(
     flags: &Common,
     team: &Team,
 ) -> Outcome<Option<(Summary, Vec<f32>)>> {
+    // Before the run, not at its end.
+    let network = flags.network.as_deref().filter(|_| team.leads()).map(network::read).transpose();
+    team.agree(network.map(drop).map_err(Failure::Usage))?;
     team.same("data", job.settings.data_digest.as_deref().unwrap_or_default())?;
     team.same("settings", &common_settings(job).map_err(Failure::Run)?)?;
     let resume = initial.is_none();
@@ -219,7 +223,8 @@ pub fn run(
     if !team.leads() {
         return Ok(None);
     }
-    let summary = summary(job, &end, score, team);
+    let mut summary = summary(job, &end, score, team);
+    summary.planned = planned(job, &summary, flags, team);
     let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
     write(&dir.join("summary.json"), &(text + "\n")).map_err(Failure::Run)?;
     Ok(Some((summary, end.params)))
@@ -319,6 +324,22 @@ fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) ->
         unit: job.task.get().unit().to_owned(),
         units_per_second: end.units_per_second,
         projected: LINKS.map(project).to_vec(),
+        planned: None,
+    }
+}
+
+/// What the plan says of the run that was; none if only the run could tell, as with 1-bit Adam's `warmup = "auto"`.
+fn planned(job: &Job, summary: &Summary, flags: &Common, team: &Team) -> Option<Planned> {
+    let hosts = team.hosts_of(summary.workers, job.settings.hosts.unwrap_or(1));
+    let compute = summary.seconds.compute / summary.steps.max(1) as f64;
+    let (threads, network) = (team.size().is_none(), flags.network.as_deref());
+    let planned = hindsight::planned(&job.config, summary.params, &hosts, summary.steps, compute, threads, network);
+    planned.inspect_err(|error| tell_unplanned(flags, error)).ok()
+}
+
+fn tell_unplanned(flags: &Common, error: &anyhow::Error) {
+    if !flags.quiet {
+        say!("planned   nothing: {error:#}");
     }
 }
 
@@ -392,6 +413,9 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
         say!(
             "          (a machine and a link for each worker: its bytes and rounds, its measured compute and packing)"
         );
+    }
+    if let Some(planned) = &summary.planned {
+        say!("{}", hindsight::sentence(planned, summary));
     }
     say!("digest    {}", summary.digest);
     say!("results   {} · report {}", dir.display(), page.display());

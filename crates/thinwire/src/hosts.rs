@@ -7,6 +7,8 @@
 //!
 //! The flat form is the case in which every worker has a host to itself: then everyone is its own relay.
 
+use std::collections::HashMap;
+
 /// The hosts of a group, numbered by the lowest rank on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
@@ -14,22 +16,25 @@ pub struct Hosts {
     of: Vec<usize>,
     /// The workers of each host, in rank order.
     members: Vec<Vec<usize>>,
-    /// By host and owner.
+    /// By host and owner; empty for a host of one worker, which speaks for it to all.
     relays: Vec<Vec<usize>>,
 }
 
 impl Hosts {
     /// `named` has a number for the host of every rank: any numbers, equal for workers that share one.
     pub fn new(named: &[usize]) -> Hosts {
-        let first_on = |name: usize| named.iter().position(|other| *other == name).expect("it is there");
-        let mut firsts = named.iter().map(|name| first_on(*name)).collect::<Vec<_>>();
-        firsts.sort_unstable();
-        firsts.dedup();
-        let number = |name: &usize| firsts.binary_search(&first_on(*name)).expect("the first of its host");
-        let of = named.iter().map(number).collect::<Vec<_>>();
-        let on = |host: usize| (0..of.len()).filter(|rank| of[*rank] == host).collect::<Vec<_>>();
-        let members = (0..firsts.len()).map(on).collect::<Vec<_>>();
-        let relays = (0..firsts.len()).map(|host| relays(host, &of, &members[host])).collect();
+        let mut numbers = HashMap::new();
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        let place = |(rank, name): (usize, &usize)| {
+            let host = *numbers.entry(*name).or_insert(members.len());
+            if host == members.len() {
+                members.push(Vec::new());
+            }
+            members[host].push(rank);
+            host
+        };
+        let of = named.iter().enumerate().map(place).collect::<Vec<_>>();
+        let relays = members.iter().enumerate().map(|(host, members)| relays(host, &of, members)).collect();
         Hosts { of, members, relays }
     }
 
@@ -64,7 +69,10 @@ impl Hosts {
 
     /// Who on `host` hears from `owner`, and speaks to it.
     pub fn relay(&self, host: usize, owner: usize) -> usize {
-        self.relays[host][owner]
+        match self.members[host][..] {
+            [alone] => alone,
+            _ => self.relays[host][owner],
+        }
     }
 
     /// Whether every worker has a host to itself.
@@ -81,8 +89,11 @@ impl Hosts {
     }
 }
 
-/// Who on `host` is the relay of each owner.
+/// Who on `host` is the relay of each owner, if there is a choice.
 fn relays(host: usize, of: &[usize], members: &[usize]) -> Vec<usize> {
+    if members.len() == 1 {
+        return Vec::new();
+    }
     let mut turn = members.iter().cycle();
     let relay = |owner: usize| if of[owner] == host { owner } else { *turn.next().expect("a host has workers") };
     (0..of.len()).map(relay).collect()

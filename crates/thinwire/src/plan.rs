@@ -6,10 +6,10 @@
 use crate::collective::Rounds;
 use crate::config::{Config, Name};
 use crate::error::{Error, Result};
-use crate::exchange::{Coding, Codings};
+use crate::exchange::{Coding, Codings, Sent};
 use crate::hosts::Hosts;
-use crate::layout::Shape;
-use crate::schedule::{Calendar, Round};
+use crate::layout::{Shape, Topology};
+use crate::schedule::{Calendar, LearningRate, Round};
 use serde::Serialize;
 
 /// What a run will send and hold.
@@ -22,7 +22,25 @@ pub struct Plan {
     /// Where the workers are, whatever the form of the mean.
     hosts: Hosts,
     codings: Codings,
+    calendar: Calendar,
+    learning_rate: Option<LearningRate>,
     ends_synced: bool,
+}
+
+/// What one round does to the network: the slowest place of it, which all others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Load {
+    /// The pieces in which the vector goes; packing one overlaps sending another.
+    pub buckets: u64,
+    /// Bytes that the busiest host's link carries up, towards the owners, and then down, all workers of the host together.
+    pub up: u64,
+    pub down: u64,
+    /// Messages that a worker of that host sends, those inside it too.
+    pub messages: u64,
+}
+
+fn add(left: Sent, right: Sent) -> Sent {
+    Sent { up: left.up + right.up, down: left.down + right.down, messages: left.messages + right.messages }
 }
 
 /// Bytes of one worker.
@@ -62,16 +80,26 @@ impl Plan {
         if calendar == (Calendar::OneBit { warmup: None }) {
             return Err(Error::config("warmup", "auto", "only the run will tell; to plan, give a number of steps"));
         }
-        let lr = |t| config.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t));
-        let mut rounds = Rounds::default();
-        for t in 0..steps {
-            rounds.count(calendar.round(t, lr(t)));
-        }
         let shape = config.shape(params, workers);
-        let clips = config.clip.is_some();
-        let ends_synced = steps == 0 || calendar.round(steps - 1, lr(steps - 1)) != Round::Skipped;
         let codings = config.codings(shape, &config.hosts(&hosts)?);
-        Ok(Plan { steps, rounds, name: config.name, clips, shape, hosts, codings, ends_synced })
+        let mut plan = Plan {
+            steps,
+            rounds: Rounds::default(),
+            name: config.name,
+            clips: config.clip.is_some(),
+            shape,
+            hosts,
+            codings,
+            calendar,
+            learning_rate: config.learning_rate,
+            ends_synced: true,
+        };
+        for t in 0..steps {
+            let round = plan.round(t);
+            plan.rounds.count(round);
+            plan.ends_synced = round != Round::Skipped;
+        }
+        Ok(plan)
     }
 
     /// The same run with a sync at its end.
@@ -79,6 +107,14 @@ impl Plan {
         self.rounds.coarse += u64::from(!self.ends_synced);
         self.ends_synced = true;
         self
+    }
+
+    pub fn params(&self) -> usize {
+        self.shape.values
+    }
+
+    pub fn workers(&self) -> usize {
+        self.shape.workers
     }
 
     /// The bytes worker `rank` sends to others, headers included.
@@ -94,10 +130,41 @@ impl Plan {
     fn bytes_to(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let sent = |rounds: u64, coding: &Option<Coding>| match coding {
-            Some(coding) if rounds > 0 => rounds * coding.bytes_sent(rank, &counts),
+            Some(coding) if rounds > 0 => {
+                let sent = coding.sent(rank, &counts);
+                rounds * (sent.up + sent.down)
+            }
             _ => 0,
         };
         sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
+    }
+
+    /// What one round of this kind does to the network, or None if the optimizer has none such.
+    pub fn load(&self, round: Round) -> Option<Load> {
+        let coding = match round {
+            Round::Exact => self.codings.exact.as_ref()?,
+            Round::Coarse => self.codings.coarse.as_ref()?,
+            Round::Skipped => return None,
+        };
+        let away = |rank: usize| coding.sent(rank, |to| self.hosts.of(to) != self.hosts.of(rank));
+        let from = |host: usize| self.hosts.members(host).iter().map(|rank| away(*rank)).fold(Sent::default(), add);
+        // Hosts differ by a block, and by how many workers they have.
+        let busiest = (0..self.hosts.count()).rev().max_by_key(|host| self.hosts.members(*host).len()).unwrap_or(0);
+        let mut link = from(busiest);
+        if self.shape.topology == Topology::Central {
+            // All that goes up comes in over one link; all that comes down leaves by it.
+            let others = self.hosts.count() as u64 - 1;
+            link.up = others * if others > 0 { from(1).up } else { 0 };
+            link.down = from(0).down;
+        }
+        let first = self.hosts.members(busiest).first().copied().unwrap_or(0);
+        let (buckets, messages) = (coding.buckets() as u64, coding.sent(first, |_| true).messages);
+        Some(Load { buckets, up: link.up, down: link.down, messages })
+    }
+
+    /// The kind of step `t`.
+    pub fn round(&self, t: u64) -> Round {
+        self.calendar.round(t, self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t)))
     }
 
     /// The bits that stand for one parameter between hosts, averaged over the steps, as the papers count: a mean in f32 is 32

@@ -30,6 +30,10 @@ pub struct Chart<'a> {
     pub x: Axis,
     pub y: Axis,
     pub lines: Vec<Lines<'a>>,
+    /// Points to see on the lines.
+    pub marks: Vec<(&'a Look, (f64, f64))>,
+    /// A place on the x axis, with its name.
+    pub here: Option<(f64, String)>,
 }
 
 impl Chart<'_> {
@@ -40,13 +44,15 @@ impl Chart<'_> {
             |draw: fn(&Self, &Lines) -> String| self.lines.iter().map(|lines| draw(self, lines)).collect::<String>();
         format!(
             "<clipPath id=\"{clip}\"><rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/></clipPath>\
-             {}{}<g clip-path=\"url(#{clip})\">{}{}</g>{}",
+             {}{}{}<g clip-path=\"url(#{clip})\">{}{}{}</g>{}",
             TOP - 2.0,
             height + 4.0,
             self.y_axis(),
             self.x_axis(),
+            self.here(),
             each(Self::train),
             each(Self::held_out),
+            self.marks(),
             self.names(),
         )
     }
@@ -114,6 +120,26 @@ impl Chart<'_> {
             HEIGHT - 9.0,
             escape(&self.x.title)
         )
+    }
+
+    fn here(&self) -> String {
+        let Some((value, name)) = &self.here else { return String::new() };
+        let x = self.place_x(*value);
+        format!(
+            "<path class=\"would\" d=\"M{x:.1} {TOP}V{BOTTOM}\"/>\
+             <text class=\"small\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x + 6.0,
+            TOP + 11.0,
+            escape(name)
+        )
+    }
+
+    fn marks(&self) -> String {
+        let mark = |(look, (x, y)): &(&Look, (f64, f64))| {
+            let (x, y) = (self.place_x(*x), self.place_y(*y));
+            format!("<circle class=\"mark stroke-{}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>", look.colour)
+        };
+        self.marks.iter().map(mark).collect()
     }
 
     fn train(&self, lines: &Lines) -> String {

@@ -142,5 +142,6 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
         unit: "tokens".to_string(),
         units_per_second: 40_000.0,
         projected: [1e8, 1e9, 1e10].map(project).to_vec(),
+        planned: None,
     }
 }

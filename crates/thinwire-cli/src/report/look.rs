@@ -52,12 +52,20 @@ pub struct Look {
 /// The looks of `runs`, in their order.
 pub fn looks(runs: &[Run]) -> Vec<Look> {
     let alike = |run: &Run, among: &[Run]| among.iter().filter(|other| other.optimizer == run.optimizer).count();
-    let look = |(at, run): (usize, &Run)| Look {
-        name: if alike(run, runs) == 1 { shown(&run.optimizer) } else { with_folder(run) },
-        colour: OPTIMIZERS.iter().find(|known| known.name == run.optimizer).map_or("other", |known| known.name),
-        dashes: DASHES[alike(run, &runs[..at]) % DASHES.len()],
+    let look = |(at, run): (usize, &Run)| {
+        let name = if alike(run, runs) == 1 { shown(&run.optimizer) } else { with_folder(run) };
+        of_optimizer(&run.optimizer, &name, alike(run, &runs[..at]))
     };
     runs.iter().enumerate().map(look).collect()
+}
+
+/// The look of an optimizer under this name, after `before` others of the same optimizer.
+pub fn of_optimizer(optimizer: &str, name: &str, before: usize) -> Look {
+    Look {
+        name: name.to_owned(),
+        colour: OPTIMIZERS.iter().find(|known| known.name == optimizer).map_or("other", |known| known.name),
+        dashes: DASHES[before % DASHES.len()],
+    }
 }
 
 /// An optimizer's name as its authors write it.

@@ -5,16 +5,16 @@
 
 mod baseline;
 mod bars;
-mod chart;
-mod figures;
+pub mod chart;
+pub mod figures;
 mod load;
-mod look;
+pub mod look;
 mod markup;
 mod names;
 mod page;
-mod picture;
+pub mod picture;
 mod plots;
-mod scale;
+pub mod scale;
 mod series;
 mod spending;
 mod statement;

@@ -134,6 +134,8 @@ impl<'a> LossPlots<'a> {
             x: Axis { title: x_title, scale, unit },
             y: Axis { title: "loss".to_string(), scale: loss, unit: Unit::Loss },
             lines: lines.collect(),
+            marks: Vec::new(),
+            here: None,
         };
         Picture {
             id: id.to_string(),

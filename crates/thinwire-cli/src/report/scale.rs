@@ -14,6 +14,7 @@ pub enum Unit {
     Steps,
     Loss,
     Bytes,
+    Bandwidth,
     Seconds,
 }
 
@@ -97,6 +98,7 @@ fn linear_ticks(from: f64, to: f64, wanted: usize, unit: Unit) -> Vec<(f64, Stri
 fn tick_text(value: f64, decimals: usize, unit: Unit) -> String {
     match unit {
         Unit::Bytes => figures::bytes(value),
+        Unit::Bandwidth => figures::bandwidth(value),
         _ if decimals == 0 && (0.0..1e15).contains(&value) => figures::count(value.round() as u64),
         _ if value.abs() >= 1e6 || (value != 0.0 && value.abs() < 1e-4) => format!("{value:.1e}"),
         _ => format!("{value:.decimals$}"),
@@ -118,16 +120,17 @@ fn log_ticks(from: f64, to: f64, wanted: usize, unit: Unit) -> Vec<(f64, String)
     let powers = powers.filter(|power| power.rem_euclid(every) == 0).map(|power| 10f64.powi(power));
     let values = powers.flat_map(|power| times.iter().map(move |times| times * power));
     let on_axis = values.filter(|value| (from * (1.0 - 1e-9)..=to * (1.0 + 1e-9)).contains(value));
-    let ticks: Vec<_> = on_axis.map(|value| (value, short_bytes(value, unit))).collect();
+    let ticks: Vec<_> = on_axis.map(|value| (value, short_text(value, unit))).collect();
     if ticks.len() < 2 { linear_ticks(from, to, wanted / 2, unit) } else { ticks }
 }
 
 /// A tick says `10 MB` and not `10.0 MB`.
-fn short_bytes(value: f64, unit: Unit) -> String {
-    if unit != Unit::Bytes {
-        return figures::significant(value, 1);
-    }
-    let text = figures::bytes(value);
+fn short_text(value: f64, unit: Unit) -> String {
+    let text = match unit {
+        Unit::Bytes => figures::bytes(value),
+        Unit::Bandwidth => return figures::bandwidth(value),
+        _ => return figures::significant(value, 1),
+    };
     let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
     format!("{} {unit}", number.strip_suffix(".00").or(number.strip_suffix(".0")).unwrap_or(number))
 }

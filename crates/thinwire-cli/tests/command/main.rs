@@ -8,6 +8,7 @@ mod finetune;
 mod launchers;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod plan;
 mod probe;
 mod report;
 #[cfg(feature = "server")]

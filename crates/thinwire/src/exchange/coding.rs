@@ -26,6 +26,15 @@ impl Named {
     }
 }
 
+/// What one worker sends in one round: bytes towards the owners, by way of its host's relays or not, bytes of means on their
+/// way down, and messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub up: u64,
+    pub down: u64,
+    pub messages: u64,
+}
+
 /// The codecs of a kind of round, and where they go.
 pub struct Coding {
     inside: Named,
@@ -71,27 +80,40 @@ impl Coding {
         self.layout.payload_len(self.codec(way), blocks)
     }
 
-    /// The bytes worker `rank` sends in one such round, headers and all, to the workers that `counts` counts.
-    pub fn bytes_sent(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
+    /// What worker `rank` sends in one such round, headers and all, to the workers that `counts` counts.
+    pub fn sent(&self, rank: usize, counts: impl Fn(usize) -> bool) -> Sent {
         let (hosts, here) = (&self.hosts, self.hosts.of(rank));
         let others = || (0..hosts.count()).filter(|host| *host != here);
         let counted = |to: usize| u64::from(counts(to));
         let to_mates = hosts.mates(rank).map(counted).sum::<u64>();
-        let sent = |owner: usize, k: usize| {
+        let mut sent = Sent::default();
+        for (owner, k) in (0..self.layout.buckets()).flat_map(|k| self.layout.owners().map(move |owner| (owner, k))) {
             let blocks = self.layout.bucket(owner, k);
-            let bytes = |way, times| times * (HEADER_LEN + self.payload_len(way, &blocks)) as u64;
+            let mut send = |way, times| {
+                let bytes = times * (HEADER_LEN + self.payload_len(way, &blocks)) as u64;
+                *match way {
+                    Way::Inside | Way::Up => &mut sent.up,
+                    Way::Down => &mut sent.down,
+                } += bytes;
+                sent.messages += times;
+            };
             let relay = hosts.relay(here, owner);
             if relay != rank {
-                bytes(Way::Inside, counted(relay))
+                send(Way::Inside, counted(relay));
             } else if owner != rank {
-                bytes(Way::Up, counted(owner)) + bytes(Way::Down, to_mates)
+                send(Way::Up, counted(owner));
+                send(Way::Down, to_mates);
             } else {
                 let relays = others().map(|host| counted(hosts.relay(host, owner))).sum::<u64>();
-                bytes(Way::Down, relays + to_mates)
+                send(Way::Down, relays + to_mates);
             }
-        };
-        let owners = || self.layout.owners();
-        (0..self.layout.buckets()).map(|k| owners().map(|owner| sent(owner, k)).sum::<u64>()).sum()
+        }
+        sent
+    }
+
+    /// How many buckets one such round has.
+    pub fn buckets(&self) -> usize {
+        self.layout.buckets()
     }
 
     /// The bits that stand for one value between hosts: the mean of the way up and the way down, scales included.

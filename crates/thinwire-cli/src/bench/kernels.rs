@@ -1,0 +1,159 @@
+//! The passes of a codec over a vector, and a copy beside them.
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+use thinwire::codec::{Codec, Fault};
+use thinwire::layout::encoded_len;
+use thinwire::tiles::{Cut, Span, Threads, Vectors};
+use thinwire::{CodecName, Floats};
+
+/// The engine's default block.
+const BLOCK: usize = 512;
+
+/// The median of so many runs counts.
+const RUNS: usize = 5;
+
+/// Bytes of a value that a copy reads and writes.
+const COPIED: f64 = 8.0;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kernel {
+    pub name: String,
+    pub threads: usize,
+    pub values_per_s: f64,
+    /// Nominal: what is read or written once counts once.
+    pub gb_per_s: f64,
+    /// GB/s against a copy's, on as many threads, in the same process.
+    pub ratio_to_copy: f64,
+}
+
+/// Seconds a value on one thread.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct CodecSpeed {
+    pub codec: CodecName,
+    /// z = x + e, coded, and e ← what was lost.
+    pub encode: f64,
+    /// Added to a sum.
+    pub decode_add: f64,
+}
+
+/// A pass of a codec over the data, and what one block of it is decoded by.
+type Pass = fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>;
+type Decode = fn(&dyn Codec, &[u8], &mut [f32]) -> Result<(), Fault>;
+
+/// What the kernels work on.
+struct Data {
+    x: Floats,
+    y: Floats,
+    residue: Floats,
+    bytes: Vec<u8>,
+}
+
+impl Data {
+    fn new(codec: &dyn Codec, values: usize) -> Data {
+        let mut x = Floats::zeroed(values);
+        x.iter_mut().enumerate().for_each(|(i, x)| *x = (i.wrapping_mul(2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
+        let bytes = vec![0; encoded_len(codec, BLOCK, values)];
+        Data { x, y: Floats::zeroed(values), residue: Floats::zeroed(values), bytes }
+    }
+}
+
+/// Each codec's passes on `threads` threads; and a copy's GB/s.
+pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64, Vec<Kernel>)> {
+    let team = Threads::new(threads)?;
+    let (mut copies, mut kernels) = (Vec::new(), Vec::new());
+    for name in codecs {
+        let codec = &*name.codec();
+        let mut data = Data::new(codec, values);
+        let coded = data.bytes.len() as f64 / values as f64;
+        for (what, bytes, run) in [
+            ("encode", 12.0 + coded, encode as Pass),
+            ("decode, add", 8.0 + coded, decode_add),
+            ("decode", 4.0 + coded, decode),
+        ] {
+            run(codec, &mut data, &team)?; // the first touches memory
+            let (mut times, mut ratios) = (Vec::new(), Vec::new());
+            for _ in 0..RUNS {
+                let copy = copy_seconds(&mut data, threads);
+                let time = seconds(|| run(codec, &mut data, &team))?;
+                copies.push(COPIED * values as f64 / copy / 1e9);
+                times.push(time);
+                ratios.push(bytes / time / (COPIED / copy));
+            }
+            let rate = values as f64 / median(times);
+            kernels.push(Kernel {
+                name: format!("{name} {what}"),
+                threads,
+                values_per_s: rate,
+                gb_per_s: rate * bytes / 1e9,
+                ratio_to_copy: median(ratios),
+            });
+        }
+    }
+    ensure!(!copies.is_empty(), "--codecs: accepted: at least one, such as sign");
+    Ok((median(copies), kernels))
+}
+
+/// How fast `codec` is on one thread.
+pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
+    let (codec, team) = (&*name.codec(), Threads::new(1)?);
+    let mut data = Data::new(codec, values);
+    let mut of = |run: Pass| -> Result<f64> {
+        run(codec, &mut data, &team)?;
+        let times = (0..3).map(|_| seconds(|| run(codec, &mut data, &team))).collect::<Result<Vec<_>, _>>()?;
+        Ok(median(times) / values as f64)
+    };
+    Ok(CodecSpeed { codec: name, encode: of(encode)?, decode_add: of(decode_add)? })
+}
+
+fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
+    let vectors = Vectors { read: [&data.x], write: [] };
+    let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
+    let span = Span { range: 0..data.x.len(), vectors, residue: &mut data.residue, bytes: &mut data.bytes, cut };
+    threads.walk(span, |mut tile: Span<'_, 1, 0>, _| {
+        let x = tile.vectors.read[0];
+        tile.blocks().try_for_each(|(block, residue, bytes)| codec.encode_with(&x[block], residue, bytes))
+    })
+}
+
+fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
+    unpack(codec, data, threads, |codec, bytes, out| codec.decode_add(bytes, out))
+}
+
+fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
+    unpack(codec, data, threads, |codec, bytes, out| codec.decode(bytes, out))
+}
+
+fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
+    let vectors = Vectors { read: [], write: [&mut *data.y] };
+    let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
+    let span = Span { range: 0..data.x.len(), vectors, residue: &mut [], bytes: &mut data.bytes, cut };
+    threads.walk(span, |tile: Span<'_, 0, 1>, _| {
+        let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
+        out.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded)).try_for_each(|(out, bytes)| decode(codec, bytes, out))
+    })
+}
+
+/// The library's memcpy, each thread its part in one call.
+fn copy_seconds(data: &mut Data, threads: usize) -> f64 {
+    let part = data.x.len().div_ceil(threads);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for (x, y) in data.x.chunks(part).zip(data.y.chunks_mut(part)) {
+            scope.spawn(|| y.copy_from_slice(x));
+        }
+    });
+    began.elapsed().as_secs_f64()
+}
+
+fn seconds<E>(work: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,155 @@
+//! `thinwire bench`: what packing costs on this machine.
+//!
+//! Two levels. [`kernels`]: each codec's passes, against a copy of as many values in the same process, because a machine's
+//! bandwidth drifts. [`steps`]: whole steps of every optimizer, taken by real workers on threads, in CPU time a value. What
+//! [`plan`](crate::plan) calls packing is the second; the first says how it falls into parts. [`message`]: what a message costs
+//! whatever its length.
+
+pub mod kernels;
+pub mod message;
+pub mod steps;
+
+use crate::failure::{Failure, Outcome};
+use crate::plan::methods;
+use crate::screen::{count, say};
+use crate::train;
+use crate::units::number;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use kernels::{CodecSpeed, Kernel};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use steps::StepCost;
+use thinwire::{CodecName, Config};
+
+#[derive(Args)]
+pub struct Bench {
+    /// Values of the vectors, such as 800k or 4M; longer than the caches, or it is those that are measured
+    #[arg(long, value_name = "N", default_value = "4M", value_parser = number)]
+    pub values: usize,
+    /// The codecs
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        default_value = "sign,uniform2,uniform4,uniform8,power3,topk0.01,bf16,f16,f32"
+    )]
+    pub codecs: Vec<String>,
+    /// One JSON object on standard output, which `plan --bench` takes
+    #[arg(long)]
+    pub json: bool,
+    /// No table: only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What was measured; `plan --bench` reads it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Benched {
+    pub cores: usize,
+    pub values: usize,
+    /// By the number of threads.
+    pub copy_gb_per_s: BTreeMap<usize, f64>,
+    pub kernels: Vec<Kernel>,
+    pub codecs: Vec<CodecSpeed>,
+    pub steps: Vec<StepCost>,
+    pub message_seconds: f64,
+}
+
+pub fn command(arguments: &Bench) -> Outcome {
+    let codecs = codecs(&arguments.codecs).map_err(Failure::Usage)?;
+    let benched = measure(arguments, &codecs).map_err(Failure::Run)?;
+    if !arguments.quiet {
+        show(&benched);
+    }
+    if arguments.json {
+        train::print(&benched)?;
+    }
+    Ok(())
+}
+
+/// The codecs of these names.
+pub fn codecs(names: &[String]) -> Result<Vec<CodecName>> {
+    names.iter().map(|name| name.parse().with_context(|| format!("--codecs {name}"))).collect()
+}
+
+/// The cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
+    let (values, cores) = (arguments.values, cores());
+    let mut benched = Benched {
+        cores,
+        values,
+        copy_gb_per_s: BTreeMap::new(),
+        kernels: Vec::new(),
+        codecs: Vec::new(),
+        steps: Vec::new(),
+        message_seconds: message::seconds()?,
+    };
+    for threads in if cores > 1 { vec![1, cores] } else { vec![1] } {
+        let (copy, kernels) = kernels::table(values, codecs, threads)?;
+        benched.copy_gb_per_s.insert(threads, copy);
+        benched.kernels.extend(kernels);
+    }
+    benched.codecs = codecs.iter().map(|codec| kernels::speed(*codec, values)).collect::<Result<_>>()?;
+    for config in methods::every(codecs) {
+        for config in [config.clone(), Config { clip: Some(1.0), ..config }] {
+            benched.steps.extend(steps::measure(&config, &steps::PAIR, values)?);
+        }
+    }
+    Ok(benched)
+}
+
+/// The file that `bench --json` wrote.
+pub fn read(path: &Path) -> Result<Benched> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("--bench {}", path.display()))?;
+    let benched: Benched = serde_json::from_str(&text)
+        .with_context(|| format!("--bench {}: accepted: what `thinwire bench --json` printed", path.display()))?;
+    ensure!(!benched.steps.is_empty(), "--bench {}: it has no steps of an optimizer", path.display());
+    Ok(benched)
+}
+
+fn show(benched: &Benched) {
+    let table = |header: [&str; 5], rows: Vec<Vec<String>>| {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
+        table.column_iter_mut().skip(1).for_each(|column| {
+            column.set_cell_alignment(CellAlignment::Right);
+        });
+        say!("{table}\n");
+    };
+    let kernel = |kernel: &Kernel| {
+        vec![
+            kernel.name.clone(),
+            kernel.threads.to_string(),
+            count(kernel.values_per_s),
+            format!("{:.1}", kernel.gb_per_s),
+            format!("{:.2}", kernel.ratio_to_copy),
+        ]
+    };
+    table(["kernel", "threads", "values/s", "GB/s", "to copy"], benched.kernels.iter().map(kernel).collect());
+    let step = |step: &StepCost| {
+        let clip = if step.clip { "yes" } else { "" };
+        vec![
+            step.optimizer.to_string(),
+            step.round.clone(),
+            step.coded(),
+            clip.to_owned(),
+            format!("{:.2}", step.ns_per_value),
+        ]
+    };
+    table(["a step of", "round", "codec", "clips", "CPU ns a value"], benched.steps.iter().map(step).collect());
+    let copies = benched.copy_gb_per_s.iter().map(|(threads, rate)| format!("{rate:.1} GB/s on {threads}"));
+    say!(
+        "{} values; copy: {}; {} cores; a message costs {:.1} µs whatever its length (TCP to this machine itself)",
+        count(benched.values as f64),
+        copies.collect::<Vec<_>>().join(", "),
+        benched.cores,
+        1e6 * benched.message_seconds,
+    );
+}

@@ -1,0 +1,156 @@
+//! Whole steps of an optimizer, by real workers on threads: CPU time a value, for each kind of round.
+//!
+//! Nothing here knows what a step consists of: coding, moments, clipping, checks and copies are in it because the engine does
+//! them. Waiting takes no CPU time, and so does not count.
+
+use anyhow::{Context, Result, bail};
+use cpu_time::ThreadTime;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use thinwire::config::{Sync, Warmup};
+use thinwire::schedule::Round;
+use thinwire::{CodecName, Config, Floats, Name, Worker, threads};
+
+/// Two workers, each with a host to itself: the smallest group that sends.
+pub const PAIR: [usize; 2] = [0, 1];
+
+/// Steps of each kind; the first of them touches memory, and is not counted.
+const STEPS: u64 = 4;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepCost {
+    pub optimizer: Name,
+    /// `exact`, `coarse` or `skipped`.
+    pub round: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codec_up: Option<CodecName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codec_down: Option<CodecName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact_codec: Option<CodecName>,
+    pub clip: bool,
+    /// Workers that were measured, and those of them that share a host.
+    pub workers: usize,
+    pub workers_a_host: usize,
+    pub ns_per_value: f64,
+}
+
+impl StepCost {
+    /// The codec of the round.
+    pub fn coded(&self) -> String {
+        let shown = |codec: Option<CodecName>| codec.map_or(String::new(), |codec| codec.to_string());
+        match self.round.as_str() {
+            "exact" => shown(self.exact_codec),
+            "coarse" if self.codec_up != self.codec_down => {
+                format!("{} up, {} down", shown(self.codec_up), shown(self.codec_down))
+            }
+            "coarse" => shown(self.codec_up),
+            _ => String::new(),
+        }
+    }
+
+    /// Whether it is what a step of `config`, resolved, with this kind of round costs.
+    pub fn is_of(&self, config: &Config, round: &str) -> bool {
+        let coarse = round != "coarse" || (self.codec_up, self.codec_down) == (config.codec_up, config.codec_down);
+        let exact = round != "exact" || self.exact_codec == config.exact_codec;
+        self.optimizer == config.name && self.round == round && coarse && exact && self.clip == config.clip.is_some()
+    }
+}
+
+pub fn round_name(round: Round) -> &'static str {
+    match round {
+        Round::Exact => "exact",
+        Round::Coarse => "coarse",
+        Round::Skipped => "skipped",
+    }
+}
+
+/// Steps of `config` on `values` values, by a worker for each of `hosts`.
+pub fn measure(config: &Config, hosts: &[usize], values: usize) -> Result<Vec<StepCost>> {
+    let (drill, steps) = drill(config)?;
+    let found = threads::run_on(hosts, |group| one_worker(&drill, Box::new(group), values, steps));
+    let mut sums: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
+    for worker in found {
+        for (round, seconds) in worker? {
+            let (sum, many) = sums.entry(round).or_default();
+            *sum += seconds;
+            *many += 1;
+        }
+    }
+    let on_first = hosts.iter().filter(|host| **host == hosts[0]).count();
+    let cost = |(round, (sum, many)): (&str, (f64, u64))| StepCost {
+        optimizer: drill.name,
+        round: round.to_owned(),
+        codec_up: drill.codec_up,
+        codec_down: drill.codec_down,
+        exact_codec: drill.exact_codec,
+        clip: drill.clip.is_some(),
+        workers: hosts.len(),
+        workers_a_host: on_first,
+        ns_per_value: 1e9 * sum / many as f64 / values.max(1) as f64,
+    };
+    Ok(sums.into_iter().map(cost).collect())
+}
+
+/// The same optimizer on a schedule that has each of its kinds of step a few times.
+fn drill(config: &Config) -> Result<(Config, u64)> {
+    let resolved = config.resolved()?;
+    let mut drill = Config { learning_rate: None, groups: Vec::new(), preset: None, ..resolved };
+    let steps = match drill.name {
+        Name::Adam | Name::EfficientAdam => STEPS,
+        Name::OneBitAdam => {
+            drill.warmup = Some(Warmup::Steps(STEPS));
+            2 * STEPS
+        }
+        Name::ZeroOneAdam => {
+            (drill.kappa, drill.variance_gap, drill.freeze) = (None, None, None);
+            (drill.sync_start, drill.sync_every, drill.sync_longest) = (None, None, None);
+            drill.variance_steps = Some((0..STEPS).collect());
+            drill.sync = Some(Sync::Custom);
+            drill.sync_steps = Some((0..STEPS).map(|turn| STEPS + 2 * turn + 1).collect());
+            3 * STEPS
+        }
+    };
+    Ok((drill.resolved().context("a configuration to measure")?, steps))
+}
+
+/// The kind and the CPU seconds of each step that counts.
+fn one_worker(
+    config: &Config,
+    group: Box<dyn thinwire::Collective>,
+    values: usize,
+    steps: u64,
+) -> Result<Vec<(&'static str, f64)>> {
+    let mut params = Floats::zeroed(values);
+    let mut grad = Floats::zeroed(values);
+    // Small enough that a limit of 1 is not reached, as in most steps of a run.
+    let size = 0.5 / (values.max(1) as f32).sqrt();
+    let mut state = 1_u32;
+    for (x, g) in params.iter_mut().zip(grad.iter_mut()) {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *x = 1e-2;
+        *g = size * ((state >> 8) as f32 / (1 << 23) as f32 - 1.0);
+    }
+    let mut worker = Worker::new(config, &params, group)?;
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut counted = Vec::new();
+    for _ in 0..steps {
+        let before = worker.traffic().rounds;
+        let began = ThreadTime::now();
+        worker.step(&mut params, &grad, 1e-3)?;
+        let took = began.elapsed().as_secs_f64();
+        let after = worker.traffic().rounds;
+        let round = match () {
+            () if after.exact > before.exact => "exact",
+            () if after.coarse > before.coarse => "coarse",
+            () if after.skipped > before.skipped => "skipped",
+            () => bail!("a step that was no round"),
+        };
+        let seen = seen.entry(round).or_default();
+        *seen += 1;
+        if *seen > 1 {
+            counted.push((round, took));
+        }
+    }
+    Ok(counted)
+}

@@ -1,0 +1,128 @@
+//! The flags of `plan`.
+
+use super::presets::Preset;
+use crate::units::{bandwidth, duration, factor, number, part, time};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Default)]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms\n  \
+                  thinwire plan --preset bert-large --bandwidth 4.1Gb/s\n  \
+                  thinwire plan --measure --task gpt --size small --workers 4 --network probe.json\n  \
+                  thinwire plan --deepspeed ds_config.json --params 340M --workers 64 --hosts 16 --bandwidth 10Gb/s --compute 200ms"
+)]
+pub struct Plan {
+    /// Parameters of the model, such as 110M or 1.5G
+    #[arg(long, value_name = "N", value_parser = number, help_heading = "Model")]
+    pub params: Option<usize>,
+    /// Count them in this file
+    #[arg(long, value_name = "FILE.safetensors", conflicts_with = "params", help_heading = "Model")]
+    pub model: Option<PathBuf>,
+    /// A paper's model and settings; other flags count more
+    #[arg(long, value_enum, help_heading = "Model")]
+    pub preset: Option<Preset>,
+    /// Read the optimizer and its schedule from a DeepSpeed configuration, and answer for it
+    #[arg(long, value_name = "FILE.json", conflicts_with = "preset", help_heading = "Model")]
+    pub deepspeed: Option<PathBuf>,
+
+    /// Forward and backward of one step of one worker, such as 300ms
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Computing")]
+    pub compute: Option<f64>,
+    /// Measure that by a few steps of --task on this machine
+    #[arg(long, conflicts_with_all = ["compute", "params", "model"], help_heading = "Computing")]
+    pub measure: bool,
+    /// With --measure: gpt, bert or images [default: gpt]
+    #[arg(long, requires = "measure", help_heading = "Computing")]
+    pub task: Option<String>,
+    /// With --measure: tiny or small [default: tiny]
+    #[arg(long, requires = "measure", help_heading = "Computing")]
+    pub size: Option<String>,
+    /// With --measure: examples a worker computes at once [default: as `train`]
+    #[arg(long, value_name = "N", requires = "measure", help_heading = "Computing")]
+    pub batch: Option<usize>,
+    /// With --measure: the data [default: as `train`]
+    #[arg(long, value_name = "PATH", requires = "measure", help_heading = "Computing")]
+    pub data: Option<PathBuf>,
+    /// Workers that share this machine's cores while they compute and pack [default: those of a host]
+    #[arg(long, value_name = "N", help_heading = "Computing")]
+    pub sharing: Option<usize>,
+    /// Cores that they share [default: this machine's]
+    #[arg(long, value_name = "N", help_heading = "Computing")]
+    pub cores: Option<usize>,
+    /// What packing costs, as `thinwire bench --json` printed it [default: measured now, in about two seconds]
+    #[arg(long, value_name = "FILE", help_heading = "Computing")]
+    pub bench: Option<PathBuf>,
+
+    /// As if packing took no time, as about on GPUs: computing and the network alone
+    #[arg(long, conflicts_with = "bench", help_heading = "Computing")]
+    pub without_packing: bool,
+
+    /// Workers
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    pub workers: Option<usize>,
+    /// Hosts that they are on, as many on each as on the others [default: one for each worker]
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    pub hosts: Option<usize>,
+    /// The link of each host, such as 1Gb/s, 100mbit or 125MB/s
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Network")]
+    pub bandwidth: Option<f64>,
+    /// From one host to another, one way [default: 50us, about what Ethernet and TCP have inside a building]
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Network")]
+    pub latency: Option<f64>,
+    /// Workers, hosts, rate and latency as `thinwire probe --json` measured them; other flags count more
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    pub network: Option<PathBuf>,
+
+    /// Steps of the run [default: 10000]
+    #[arg(long, value_name = "N", value_parser = number, help_heading = "Run")]
+    pub steps: Option<usize>,
+    /// Steps in which the learning rate warms up [default: a tenth]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub warmup: Option<u64>,
+    /// How it falls after that: cosine, linear, step, constant or inverse-sqrt [default: cosine]
+    #[arg(long, help_heading = "Run")]
+    pub decay: Option<String>,
+    /// The gradient is clipped, which takes a pass over it
+    #[arg(long, help_heading = "Run")]
+    pub clip: bool,
+    /// Codecs of Efficient-Adam
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        default_value = "sign,uniform2,uniform4,uniform8,power3,topk0.01",
+        help_heading = "Run"
+    )]
+    pub codecs: Vec<String>,
+
+    /// Simulate rounds too, by events: with what follows, workers and links are not all alike
+    #[arg(long, help_heading = "Simulation")]
+    pub simulate: bool,
+    /// Spread of the computing of a step, from worker to worker and step to step, such as 10%
+    #[arg(long, value_name = "PART", value_parser = part, requires = "simulate", help_heading = "Simulation")]
+    pub spread: Option<f64>,
+    /// One host computes and packs so many times as long
+    #[arg(long, value_name = "TIMES", value_parser = factor, requires = "simulate", help_heading = "Simulation")]
+    pub slow_host: Option<f64>,
+    /// One host's link is so many times slower
+    #[arg(long, value_name = "TIMES", value_parser = factor, requires = "simulate", help_heading = "Simulation")]
+    pub slow_link: Option<f64>,
+    /// Mean of what a message may be late by, over its latency
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "simulate", help_heading = "Simulation")]
+    pub jitter: Option<f64>,
+    /// Seed of all this chance [default: 1]
+    #[arg(long, value_name = "S", requires = "simulate", help_heading = "Simulation")]
+    pub seed: Option<u64>,
+
+    /// Draw the time of a step against the bandwidth, as SVG
+    #[arg(long, value_name = "FILE.svg", help_heading = "Results")]
+    pub plot: Option<PathBuf>,
+    /// One JSON object on standard output
+    #[arg(long, help_heading = "Results")]
+    pub json: bool,
+    /// No table: only errors
+    #[arg(long, short, help_heading = "Results")]
+    pub quiet: bool,
+}

@@ -1,0 +1,255 @@
+//! The cost model: from what a method sends and what its packing costs to the time of a step. docs/planning.md derives it.
+//!
+//! A step is computing, then the optimizer's. A skipped step packs nothing and sends nothing. A round goes in B buckets, in
+//! the engine's order: while bucket k+1 is on its way up, bucket k is averaged, and comes down after it. With p, s and u for
+//! packing, averaging and applying one bucket, w and w' for its bytes on a host's link up and down, and l for the latency:
+//!
+//! ```text
+//! round = (p + w + l) + (B−1)·(p + max(s, w) + w' + l + u) + (s + w' + l + u)
+//! ```
+
+use super::methods::Method;
+use super::network::Network;
+use crate::bench::kernels::CodecSpeed;
+use crate::bench::steps::{StepCost, round_name};
+use anyhow::{Context, Result};
+use thinwire::plan::{Load, Memory, Plan};
+use thinwire::schedule::Round;
+use thinwire::{CodecName, Config};
+
+/// Of more workers than this the bytes are not counted one by one.
+const MANY: usize = 64;
+
+/// Where the workers are, and how they share cores.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The host of each worker.
+    pub hosts: Vec<usize>,
+    /// How many times as long packing takes because workers share cores.
+    pub crowding: f64,
+}
+
+impl Place {
+    pub fn workers(&self) -> usize {
+        self.hosts.len()
+    }
+
+    pub fn host_count(&self) -> usize {
+        self.hosts.iter().max().map_or(1, |last| last + 1)
+    }
+}
+
+/// One kind of round: what it sends, and the seconds that it packs and averages.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundCost {
+    pub load: Load,
+    /// Everything that the worker itself does, averaging included.
+    pub pack: f64,
+    /// Averaging: what overlaps the next bucket's way up.
+    pub serve: f64,
+}
+
+/// The parts of one bucket, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    pub count: u64,
+    /// Before the way up; averaging; after the way down.
+    pub pack: f64,
+    pub serve: f64,
+    pub apply: f64,
+    pub up: f64,
+    pub down: f64,
+}
+
+impl RoundCost {
+    /// Whether anything leaves a host. What messages inside a host cost is in packing.
+    fn crosses(&self) -> bool {
+        self.load.up + self.load.down > 0
+    }
+
+    pub fn bucket(&self, network: &Network) -> Bucket {
+        let each = 1.0 / self.load.buckets as f64;
+        let messages = if self.crosses() { network.message * self.load.messages as f64 / 2.0 } else { 0.0 };
+        // The engine fills and codes on the way up, decodes and applies on the way down: about as much each.
+        let around = (self.pack - self.serve) / 2.0;
+        Bucket {
+            count: self.load.buckets,
+            pack: (around + messages) * each,
+            serve: (self.serve + messages) * each,
+            apply: around * each,
+            up: network.wire(self.load.up as f64) * each,
+            down: network.wire(self.load.down as f64) * each,
+        }
+    }
+
+    /// Seconds of a round, by the formula above.
+    pub fn seconds(&self, network: &Network) -> f64 {
+        let Bucket { count, pack, serve, apply, up, down } = self.bucket(network);
+        let latency = if self.crosses() { network.latency } else { 0.0 };
+        let first = pack + up + latency;
+        let between = pack + serve.max(up) + down + latency + apply;
+        let last = serve + down + latency + apply;
+        first + (count - 1) as f64 * between + last
+    }
+}
+
+/// A method on this model, these workers and this machine, on any network.
+pub struct Estimate {
+    pub method: Method,
+    pub plan: Plan,
+    pub compute: f64,
+    exact: Option<RoundCost>,
+    coarse: Option<RoundCost>,
+    /// Seconds of a step that is skipped, beyond computing.
+    pub skipped: f64,
+    /// Bytes that a worker sends in the whole run, on average, and those of them that leave its host.
+    pub bytes_sent: u64,
+    pub bytes_between_hosts: u64,
+}
+
+impl Estimate {
+    pub fn new(
+        method: Method,
+        params: usize,
+        steps: u64,
+        compute: f64,
+        place: &Place,
+        packing: &Packing,
+    ) -> Result<Estimate> {
+        let plan = Plan::on_hosts(&method.config, params, &place.hosts, steps)?.with_final_sync();
+        let cost = |round: Round| match plan.load(round) {
+            Some(load) => packing.round(&method.config, round, load, params, place).map(Some),
+            None => Ok(None),
+        };
+        let exact = if plan.rounds.exact > 0 { cost(Round::Exact)? } else { None };
+        let coarse = if plan.rounds.coarse > 0 { cost(Round::Coarse)? } else { None };
+        let skipped = match plan.rounds.skipped {
+            0 => 0.0,
+            _ => packing.alone(&method.config)? * params as f64 * place.crowding,
+        };
+        let bytes_sent = mean(place.workers(), |rank| plan.bytes_sent(rank));
+        let bytes_between_hosts = mean(place.workers(), |rank| plan.bytes_between_hosts(rank));
+        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method })
+    }
+
+    pub fn round(&self, round: Round) -> Option<&RoundCost> {
+        match round {
+            Round::Exact => self.exact.as_ref(),
+            Round::Coarse => self.coarse.as_ref(),
+            Round::Skipped => None,
+        }
+    }
+
+    /// Seconds of one step with this kind of round.
+    pub fn step(&self, round: Round, network: &Network) -> f64 {
+        self.compute + self.round(round).map_or(self.skipped, |cost| cost.seconds(network))
+    }
+
+    /// Seconds of the whole run.
+    pub fn run(&self, network: &Network) -> f64 {
+        let rounds = self.plan.rounds;
+        let of = |many: u64, round| if many == 0 { 0.0 } else { many as f64 * self.step(round, network) };
+        of(rounds.exact, Round::Exact) + of(rounds.coarse, Round::Coarse) + of(rounds.skipped, Round::Skipped)
+            - self.without_computing()
+    }
+
+    /// A sync at the end belongs to a step that was counted as skipped: a round that has no computing of its own.
+    pub fn without_computing(&self) -> f64 {
+        let rounds = self.plan.rounds;
+        (rounds.exact + rounds.coarse + rounds.skipped).saturating_sub(self.plan.steps) as f64 * self.compute
+    }
+
+    /// Seconds of a step, averaged over the run.
+    pub fn mean_step(&self, network: &Network) -> f64 {
+        self.run(network) / self.plan.steps.max(1) as f64
+    }
+
+    pub fn efficiency(&self, network: &Network) -> f64 {
+        self.compute / self.mean_step(network)
+    }
+
+    /// Seconds of a mean step that go by in packing, whatever the network.
+    pub fn packing(&self) -> f64 {
+        let rounds = self.plan.rounds;
+        let of = |many: u64, cost: Option<&RoundCost>| many as f64 * cost.map_or(0.0, |cost| cost.pack);
+        let all = of(rounds.exact, self.exact.as_ref()) + of(rounds.coarse, self.coarse.as_ref());
+        (all + rounds.skipped as f64 * self.skipped) / self.plan.steps.max(1) as f64
+    }
+
+    /// What crosses a link if there is one.
+    pub fn bytes_on_links(&self) -> u64 {
+        match self.bytes_between_hosts {
+            0 => self.bytes_sent,
+            between => between,
+        }
+    }
+
+    pub fn memory(&self) -> Memory {
+        self.plan.memory(0)
+    }
+}
+
+/// The mean over the workers; of thousands the first one's, from which the others' differ by a block.
+fn mean(workers: usize, bytes: impl Fn(usize) -> u64) -> u64 {
+    let counted = if workers > MANY { 1 } else { workers };
+    ((0..counted).map(bytes).sum::<u64>() as f64 / counted as f64).round() as u64
+}
+
+/// What packing costs.
+pub enum Packing {
+    Nothing,
+    /// As `bench` measured it.
+    Measured {
+        steps: Vec<StepCost>,
+        codecs: Vec<CodecSpeed>,
+    },
+}
+
+impl Packing {
+    /// Seconds a value of a step that is skipped.
+    fn alone(&self, config: &Config) -> Result<f64> {
+        match self {
+            Packing::Nothing => Ok(0.0),
+            Packing::Measured { steps, .. } => Ok(1e-9 * found(steps, config, Round::Skipped)?.ns_per_value),
+        }
+    }
+
+    fn round(&self, config: &Config, round: Round, load: Load, params: usize, place: &Place) -> Result<RoundCost> {
+        let Packing::Measured { steps, codecs } = self else { return Ok(RoundCost { load, pack: 0.0, serve: 0.0 }) };
+        let measured = found(steps, config, round)?;
+        let (up, down) = match round {
+            Round::Exact => (config.exact_codec, config.exact_codec),
+            _ => (config.codec_up, config.codec_down),
+        };
+        let (up, down) = (speed(codecs, up.expect("resolved"))?, speed(codecs, down.expect("resolved"))?);
+        let (values, workers) = (params as f64, place.workers() as f64);
+        // Of the values that it owns a worker decodes one message from each host, and codes the mean.
+        let serve = values / workers * (place.host_count() as f64 * up.decode_add + down.encode);
+        // Measured with fewer workers, each owned a larger part.
+        let owned_then = values / (measured.workers as f64).min(workers);
+        let pack = 1e-9 * measured.ns_per_value * values - (owned_then - values / workers) * down.encode;
+        let (pack, serve) = (pack.max(0.0) * place.crowding, serve * place.crowding);
+        Ok(RoundCost { load, pack, serve: serve.min(pack) })
+    }
+}
+
+fn found<'a>(steps: &'a [StepCost], config: &Config, round: Round) -> Result<&'a StepCost> {
+    let name = round_name(round);
+    let codec = match round {
+        Round::Exact => config.exact_codec,
+        _ => config.codec_up,
+    };
+    steps.iter().find(|step| step.is_of(config, name)).with_context(|| {
+        let coded = codec.map_or(String::new(), |codec| format!(" by {codec}"));
+        let clips = if config.clip.is_some() { ", with clipping" } else { "" };
+        format!(
+            "--bench has no {name} step of {}{coded}{clips}: let it be measured now, or bench that codec",
+            config.name
+        )
+    })
+}
+
+fn speed(codecs: &[CodecSpeed], codec: CodecName) -> Result<&CodecSpeed> {
+    let found = codecs.iter().find(|speed| speed.codec == codec);
+    found.with_context(|| format!("--bench has no codec {codec}: let it be measured now, or bench that codec"))
+}

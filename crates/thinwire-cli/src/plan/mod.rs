@@ -1,0 +1,334 @@
+//! `thinwire plan`: whether it will help on your network, before anything runs.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`arguments`] | the flags |
+//! | [`presets`], [`deepspeed`] | settings that others wrote down |
+//! | [`methods`] | what is compared |
+//! | [`network`], [`measure`] | what was measured: links, packing, computing |
+//! | [`cost`] | the closed formula |
+//! | [`simulate`] | the same by events, where workers or links are not alike |
+//! | [`advice`] | the recommendation, and where each method stops paying |
+//! | [`show`], [`plot`] | the table, the drawing |
+//! | [`hindsight`] | at the end of a run: what was planned, what was measured |
+//!
+//! docs/planning.md has the model, and how it compares with measurements.
+
+mod advice;
+pub mod arguments;
+pub mod cost;
+mod deepspeed;
+pub mod hindsight;
+pub mod measure;
+pub mod methods;
+pub mod network;
+mod plot;
+mod presets;
+mod show;
+mod simulate;
+#[cfg(test)]
+mod tests;
+
+use crate::bench;
+use crate::failure::{Failure, Outcome};
+use crate::screen::say;
+use crate::train;
+use anyhow::{Context, Result, anyhow, ensure};
+use arguments::Plan;
+use cost::{Estimate, Packing, Place};
+use methods::{Method, Run};
+use network::{FRAMING, LATENCY, Network};
+use std::path::Path;
+use thinwire::LearningRate;
+use thinwire::schedule::Decay;
+
+/// Steps of a run, if nobody says.
+const STEPS: u64 = 10_000;
+
+const MOST_WORKERS: usize = 4096;
+
+/// Everything that the answer depends on.
+pub struct Situation {
+    pub params: usize,
+    pub run: Run,
+    pub place: Place,
+    pub compute: f64,
+    pub network: Network,
+    /// What was assumed, and where each figure is from: a line each.
+    pub notes: Vec<String>,
+    /// What DeepSpeed's configuration says, if one was given, and what may surprise in it.
+    pub given: Option<Method>,
+    pub warnings: Vec<String>,
+}
+
+pub fn command(arguments: &Plan) -> Outcome {
+    let codecs = measure::codecs(arguments).map_err(Failure::Usage)?;
+    let mut situation = situation(arguments).map_err(Failure::Usage)?;
+    let methods = methods(&mut situation, &codecs).map_err(Failure::Usage)?;
+    let packing = packing(arguments, &mut situation, &methods).map_err(Failure::Usage)?;
+    let estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
+    let network = situation.network;
+    let advice = advice::advise(&estimates, &network);
+    let simulated = match arguments.simulate {
+        true => Some(simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))),
+        false => None,
+    };
+    if let Some(path) = &arguments.plot {
+        plot::write(path, &estimates, &network).map_err(Failure::Usage)?;
+    }
+    if !arguments.quiet {
+        show::show(&situation, &estimates, simulated.as_deref(), &advice);
+        if let Some(path) = &arguments.plot {
+            say!("plot      {}", path.display());
+        }
+    }
+    if arguments.json {
+        train::print(&show::json(&situation, &estimates, simulated.as_deref(), &advice))?;
+    }
+    Ok(())
+}
+
+/// From flags, files and presets to figures; an error says what is missing, with an example.
+fn situation(arguments: &Plan) -> Result<Situation> {
+    whole(arguments)?;
+    let mut notes = Vec::new();
+    let measured = arguments.network.as_deref().map(network::read).transpose()?;
+    let preset = arguments.preset;
+    let hosts = hosts(arguments, measured.as_ref())?;
+    let workers = hosts.len();
+    let host_count = hosts.iter().max().map_or(1, |last| last + 1);
+
+    let sharing = arguments.sharing.unwrap_or(workers.div_ceil(host_count));
+    ensure!((1..=1024).contains(&sharing), "--sharing {sharing}: accepted: 1 to 1024 workers");
+    let cores = arguments.cores.unwrap_or_else(bench::cores);
+    ensure!((1..=4096).contains(&cores), "--cores {cores}: accepted: 1 to 4096");
+    let crowding = (sharing as f64 / cores as f64).max(1.0);
+
+    let job = if arguments.measure { Some(measure::job(arguments, workers)?) } else { None };
+    let (params, compute) = match &job {
+        Some(job) => {
+            let task = train::task_name(&job.settings);
+            told(arguments, &format!("computing: a few steps of {task}"));
+            let compute = measure::compute(job, sharing)?;
+            notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
+            (job.initial()?.len(), compute)
+        }
+        None => (params(arguments)?, computing(arguments, &mut notes)?),
+    };
+    let run = run(arguments, job.as_ref().and_then(|job| job.settings.clip))?;
+    let network = links(arguments, measured, host_count, crowding, &mut notes)?;
+    let place = Place { hosts, crowding };
+    if crowding > 1.0 && !arguments.without_packing {
+        notes.push(format!("packing takes {crowding:.1} times its CPU time: {sharing} workers share {cores} cores"));
+    }
+    let mut situation = Situation { params, run, place, compute, network, notes, given: None, warnings: Vec::new() };
+    if let Some(path) = &arguments.deepspeed {
+        let read = deepspeed::read(path, arguments, &situation.run)?;
+        situation.run = read.run;
+        situation.given = Some(read.method);
+        situation.warnings = read.warnings;
+    }
+    if let Some(preset) = preset {
+        let name =
+            clap::ValueEnum::to_possible_value(&preset).map_or(String::new(), |value| value.get_name().to_owned());
+        situation.notes.insert(0, format!("preset {name}: the papers' settings, exact rounds of 16 bits"));
+    }
+    Ok(situation)
+}
+
+fn told(arguments: &Plan, what: &str) {
+    if !arguments.quiet {
+        say!("measuring {what}");
+    }
+}
+
+/// Refuses at once what lacks several things, with a whole example.
+fn whole(arguments: &Plan) -> Result<()> {
+    let (preset, network) = (arguments.preset, arguments.network.is_some());
+    let has = [
+        ("--params", arguments.params.is_some() || arguments.model.is_some() || arguments.measure || preset.is_some()),
+        ("--workers", arguments.workers.is_some() || network || preset.is_some()),
+        ("--bandwidth", arguments.bandwidth.is_some() || network || arguments.hosts == Some(1)),
+        ("--compute", arguments.compute.is_some() || arguments.measure || preset.is_some()),
+    ];
+    let missing = has.iter().filter(|(_, has)| !has).map(|(flag, _)| *flag).collect::<Vec<_>>();
+    ensure!(
+        missing.len() < 2,
+        "{} are missing; a whole example: thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms",
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+/// The host of each worker.
+fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<usize>> {
+    if let (Some(measured), None, None) = (measured, arguments.workers, arguments.hosts) {
+        return Ok(measured.hosts.clone());
+    }
+    let usual = arguments.preset.map(presets::Preset::workers);
+    let probed = measured.map(|measured| measured.hosts.len());
+    let workers = arguments.workers.or(probed).or(usual.map(|(workers, _)| workers));
+    let workers =
+        workers.ok_or_else(|| anyhow!("--workers is missing: how many train together, such as --workers 16"))?;
+    ensure!((1..=MOST_WORKERS).contains(&workers), "--workers {workers}: accepted: 1 to {MOST_WORKERS}");
+    let paper = usual.filter(|(theirs, _)| *theirs == workers).map(|(_, hosts)| hosts);
+    let hosts = arguments.hosts.or(paper).unwrap_or(workers);
+    ensure!((1..=workers).contains(&hosts), "--hosts {hosts}: accepted: 1 to the {workers} workers");
+    ensure!(
+        workers.is_multiple_of(hosts),
+        "--hosts {hosts}: accepted: a number that divides the {workers} workers, for each has as many as the others"
+    );
+    Ok((0..workers).map(|worker| worker * hosts / workers).collect())
+}
+
+fn params(arguments: &Plan) -> Result<usize> {
+    if let Some(path) = &arguments.model {
+        return count(path).with_context(|| format!("--model {}", path.display()));
+    }
+    let params = arguments.params.or(arguments.preset.map(presets::Preset::params));
+    params.ok_or_else(|| {
+        anyhow!(
+            "--params is missing: how large the model is, such as --params 110M, --model FILE.safetensors, or --measure"
+        )
+    })
+}
+
+/// The values in a file of tensors; of the file only its head is read.
+fn count(path: &Path) -> Result<usize> {
+    use std::io::Read;
+    const MOST: u64 = 100 << 20; // the format's own limit
+    let mut file = std::fs::File::open(path)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).context("it is shorter than a safetensors file's head")?;
+    let head = u64::from_le_bytes(length);
+    ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes");
+    let mut bytes = Vec::new();
+    file.take(head).read_to_end(&mut bytes)?;
+    let tensors: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}"))?;
+    let mut values = 0_usize;
+    for (name, tensor) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
+        let shape = serde_json::from_value::<Vec<usize>>(tensor["shape"].clone());
+        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape"))?;
+        let size = shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
+        values = size.and_then(|size| values.checked_add(size)).context("more values than can be counted")?;
+    }
+    ensure!(values > 0, "it has no parameters");
+    Ok(values)
+}
+
+fn computing(arguments: &Plan, notes: &mut Vec<String>) -> Result<f64> {
+    if let Some(compute) = arguments.compute {
+        return Ok(compute);
+    }
+    match arguments.preset.map(presets::Preset::compute) {
+        Some(Some((compute, from))) => {
+            notes.push(format!("computing: {from}"));
+            Ok(compute)
+        }
+        Some(None) => Err(anyhow!(
+            "--compute is missing: the paper does not tell how long a step computes; give it, such as --compute 30ms"
+        )),
+        None => Err(anyhow!(
+            "--compute is missing: forward and backward of one step, such as --compute 300ms, or --measure for one of the built-in tasks"
+        )),
+    }
+}
+
+fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
+    let mut run = match arguments.preset {
+        Some(preset) => preset.run(),
+        None => {
+            let decay = LearningRate { decay: Decay::Cosine, ..LearningRate::constant(1e-3) };
+            Run::plain(STEPS, decay, None)
+        }
+    };
+    let given = (arguments.steps, arguments.warmup, &arguments.decay);
+    if let Some(steps) = arguments.steps {
+        run.steps = steps as u64;
+    }
+    if let Some(decay) = &arguments.decay {
+        run.learning_rate.decay = crate::settings::word("decay", decay)?;
+    }
+    if given != (None, None, &None) || arguments.preset.is_none() {
+        let steps = run.steps;
+        let usual = if arguments.preset.is_some() { run.learning_rate.warmup } else { (steps / 10).max(1) };
+        run.learning_rate.warmup = arguments.warmup.unwrap_or(usual.min(steps.saturating_sub(1)));
+        run.learning_rate.steps = steps;
+        if arguments.preset.is_none() {
+            run.learning_rate.drop_every = (steps.saturating_sub(run.learning_rate.warmup) / 3).max(1);
+        }
+    }
+    let warmup = run.learning_rate.warmup;
+    ensure!(run.steps <= 1 << 32, "--steps {}: accepted: up to 2^32", run.steps);
+    ensure!(warmup < run.steps, "--warmup {warmup}: accepted: fewer than the {} steps of the run", run.steps);
+    run.clip = clip.or(arguments.clip.then_some(1.0));
+    Ok(run)
+}
+
+fn links(
+    arguments: &Plan,
+    measured: Option<network::Measured>,
+    hosts: usize,
+    crowding: f64,
+    notes: &mut Vec<String>,
+) -> Result<Network> {
+    let file = arguments.network.as_deref().map_or(String::new(), |path| path.display().to_string());
+    let message = if arguments.without_packing { 0.0 } else { bench::message::seconds()? };
+    let measured = measured.map(|measured| measured.network(crowding)).transpose()?;
+    let latency = arguments.latency.or(measured.map(|measured| measured.latency));
+    let network = match (arguments.bandwidth, measured) {
+        (Some(bandwidth), _) => {
+            notes.push("of a link's bits 94.1 % are TCP's own, as on Ethernet".to_owned());
+            Network { bandwidth, framing: FRAMING, latency: latency.unwrap_or(LATENCY), message }
+        }
+        (None, Some(measured)) => {
+            notes.push(format!("the network by what probe's mean in f32 took over it, packing left out ({file})"));
+            let message = if arguments.without_packing { 0.0 } else { measured.message };
+            Network { latency: latency.unwrap_or(LATENCY), message, ..measured }
+        }
+        // With one host there is no link.
+        (None, None) if hosts == 1 => Network { bandwidth: 1e12, framing: 1.0, latency: 0.0, message },
+        (None, None) => {
+            return Err(anyhow!(
+                "--bandwidth is missing: the link of each host, such as --bandwidth 1Gb/s, or --network FILE with what `thinwire \
+                 probe --json` printed"
+            ));
+        }
+    };
+    if latency.is_none() && hosts > 1 {
+        notes.push("a latency of 50 µs: none was given".to_owned());
+    }
+    Ok(network)
+}
+
+/// Adam first, then what was given, then the others.
+fn methods(situation: &mut Situation, codecs: &[thinwire::CodecName]) -> Result<Vec<Method>> {
+    let mut methods = methods::of(&situation.run, codecs)?;
+    if let Some(mut given) = situation.given.take() {
+        given.shown = format!("yours: {}", given.shown);
+        situation.given = Some(Method { shown: given.shown.clone(), config: given.config.clone() });
+        methods.insert(1, given);
+    }
+    Ok(methods)
+}
+
+fn packing(arguments: &Plan, situation: &mut Situation, methods: &[Method]) -> Result<Packing> {
+    if let Some(path) = &arguments.bench {
+        let benched = bench::read(path)?;
+        situation.notes.push(format!("packing as benched on {} cores ({})", benched.cores, path.display()));
+        return Ok(Packing::Measured { steps: benched.steps, codecs: benched.codecs });
+    }
+    if arguments.without_packing {
+        situation.notes.push("packing takes no time, and a message only its latency and its bytes".to_owned());
+        return Ok(Packing::Nothing);
+    }
+    situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
+    told(arguments, "packing: a few steps of every optimizer");
+    measure::packing(methods, situation.params, &situation.place)
+}
+
+fn estimates(situation: &Situation, methods: Vec<Method>, packing: &Packing) -> Result<Vec<Estimate>> {
+    let Situation { params, run, place, compute, .. } = situation;
+    methods.into_iter().map(|method| Estimate::new(method, *params, run.steps, *compute, place, packing)).collect()
+}

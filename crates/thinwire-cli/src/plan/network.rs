@@ -1,0 +1,103 @@
+//! The network as the cost model knows it: the rate of a host's link, the latency of a message, the cost of one.
+
+use crate::bench::{self, kernels};
+use crate::probe::{EXACT_F32, Probed};
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::path::Path;
+use thinwire::CodecName;
+
+/// TCP's own bytes in what a cable carries: 1448 of 1538, where 1500 bytes are a packet, 20 and 32 of them are the headers of
+/// IP and TCP with time stamps, and Ethernet adds 14 for its header, 4 for its sum, 8 before and 12 after.
+pub const FRAMING: f64 = 1448.0 / 1538.0;
+
+/// What `--latency` is if nobody says.
+pub const LATENCY: f64 = 50e-6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Network {
+    /// Bits a second of a host's link, each way at once, as it is sold or was measured.
+    pub bandwidth: f64,
+    /// The part of them that are the engine's bytes.
+    pub framing: f64,
+    /// Seconds, one way.
+    pub latency: f64,
+    /// Seconds that a message costs its worker, whatever its length.
+    pub message: f64,
+}
+
+impl Network {
+    pub fn at(self, bandwidth: f64) -> Network {
+        Network { bandwidth, ..self }
+    }
+
+    /// Seconds that `bytes` take on a host's link.
+    pub fn wire(&self, bytes: f64) -> f64 {
+        bytes * 8.0 / (self.bandwidth * self.framing)
+    }
+}
+
+/// What `probe` found, as far as it counts here.
+pub struct Measured {
+    pub hosts: Vec<usize>,
+    /// Bits a second of a host's link while all send to the next at once.
+    all_at_once: f64,
+    /// The exact mean in f32: its values, the bits that crossed the busiest link, its seconds.
+    mean: Option<(f64, f64, f64)>,
+    latency: f64,
+    message: Option<f64>,
+}
+
+impl Measured {
+    /// The network, by what a mean in f32 took over it: its bits by its seconds, less its packing; without one by the rate while all
+    /// send to the next. `crowding` is how many times as long packing took because workers share cores.
+    pub fn network(&self, crowding: f64) -> Result<Network> {
+        let bandwidth = match self.mean {
+            Some((values, bits, seconds)) => {
+                let codec = kernels::speed(CodecName::F32, values.min(500_000.0) as usize)?;
+                // Filled and coded, added up, decoded and applied.
+                let packing = values * (codec.encode + 2.0 * codec.decode_add) * crowding;
+                bits / (seconds - packing).max(seconds / 2.0)
+            }
+            None => self.all_at_once,
+        };
+        let message = self.message.map_or_else(bench::message::seconds, Ok)?;
+        Ok(Network { bandwidth, framing: 1.0, latency: self.latency, message })
+    }
+}
+
+/// The file that `probe --json` wrote. The slowest link is the one that a round waits for.
+pub fn read(path: &Path) -> Result<Measured> {
+    let named = || format!("--network {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(named)?;
+    let probed: Probed = serde_json::from_str(&text)
+        .with_context(|| format!("{}: accepted: what `thinwire probe --json` printed", named()))?;
+    let hosts = probed.hosts;
+    let workers = hosts.len();
+    let known = probed.pairs.iter().all(|pair| pair.from.max(pair.to) < workers);
+    ensure!(known, "{}: it has pairs of workers that are not among its hosts", named());
+    let between = probed.pairs.iter().filter(|pair| hosts[pair.from] != hosts[pair.to]).collect::<Vec<_>>();
+    ensure!(!between.is_empty(), "{}: all its workers are on one host, so it says nothing of a network", named());
+    let most = |leaves: &dyn Fn(usize) -> bool| {
+        let on = |host: usize| (0..workers).filter(|rank| hosts[*rank] == host && leaves(*rank)).count();
+        hosts.iter().map(|host| on(*host)).max().unwrap_or(1).max(1) as f64
+    };
+    // Of those who send to the next at once, so many share a host's link; of what each sends to all in a mean, so much leaves it.
+    let sharing = most(&|rank| hosts[rank] != hosts[(rank + 1) % workers]);
+    let mates = most(&|_| true);
+    let leaving = mates * (workers as f64 - mates) / (workers as f64 - 1.0);
+    let mean = probed.means.iter().find(|mean| mean.name == EXACT_F32);
+    let positive = |figure: f64| figure.is_finite() && figure > 0.0;
+    ensure!(
+        positive(probed.bits_per_second_all_at_once) && mean.is_none_or(|mean| positive(mean.seconds)),
+        "{}: a rate or a time in it is not above 0",
+        named()
+    );
+    Ok(Measured {
+        all_at_once: probed.bits_per_second_all_at_once * sharing,
+        mean: mean.map(|mean| (mean.values as f64, 8.0 * mean.bytes_sent_per_worker as f64 * leaving, mean.seconds)),
+        latency: between.iter().map(|pair| pair.latency_seconds).fold(0.0, f64::max),
+        message: between.iter().filter_map(|pair| pair.seconds_per_message).reduce(f64::max),
+        hosts,
+    })
+}

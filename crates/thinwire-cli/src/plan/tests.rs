@@ -1,0 +1,188 @@
+//! The model against itself: the simulation against the formula, the formula against what must be.
+
+use super::advice::{Pays, advise, pays};
+use super::cost::{Estimate, Packing, Place};
+use super::methods::{self, Run};
+use super::network::Network;
+use super::simulate::{Chance, one};
+use crate::bench::kernels::CodecSpeed;
+use crate::bench::steps::StepCost;
+use thinwire::schedule::Decay;
+use thinwire::{CodecName, LearningRate, Name};
+
+const PARAMS: usize = 3_000_000;
+const STEPS: u64 = 200;
+
+/// All alike, nothing by chance.
+const CALM: Chance = Chance { spread: 0.0, slow_host: 1.0, slow_link: 1.0, jitter: 0.0, seed: 1 };
+
+fn network(bandwidth: f64) -> Network {
+    Network { bandwidth, framing: 1.0, latency: 50e-6, message: 2e-6 }
+}
+
+/// Nanoseconds a value that are about a machine's, so that tests do not measure.
+fn packing() -> Packing {
+    let codecs = [CodecName::F32, CodecName::Bf16, CodecName::Sign, CodecName::Uniform(4)];
+    let step = |optimizer, round: &str, codec, exact, ns_per_value| StepCost {
+        optimizer,
+        round: round.to_owned(),
+        codec_up: codec,
+        codec_down: codec,
+        exact_codec: exact,
+        clip: false,
+        workers: 2,
+        workers_a_host: 1,
+        ns_per_value,
+    };
+    let (f32, bf16, sign, uniform) =
+        (Some(CodecName::F32), Some(CodecName::Bf16), Some(CodecName::Sign), Some(codecs[3]));
+    Packing::Measured {
+        steps: vec![
+            step(Name::Adam, "exact", None, f32, 5.0),
+            step(Name::Adam, "exact", None, bf16, 4.0),
+            step(Name::OneBitAdam, "exact", sign, f32, 5.0),
+            step(Name::OneBitAdam, "coarse", sign, f32, 2.6),
+            step(Name::ZeroOneAdam, "exact", sign, bf16, 4.0),
+            step(Name::ZeroOneAdam, "coarse", sign, bf16, 2.6),
+            step(Name::ZeroOneAdam, "skipped", sign, bf16, 1.8),
+            step(Name::EfficientAdam, "coarse", uniform, None, 11.0),
+        ],
+        codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9 }).to_vec(),
+    }
+}
+
+fn run() -> Run {
+    let schedule = LearningRate { warmup: 20, decay: Decay::Cosine, steps: STEPS, ..LearningRate::constant(1e-3) };
+    Run::plain(STEPS, schedule, None)
+}
+
+fn place(workers: usize, hosts: usize) -> Place {
+    Place { hosts: (0..workers).map(|worker| worker * hosts / workers).collect(), crowding: 1.0 }
+}
+
+fn estimates(params: usize, compute: f64, place: &Place) -> Vec<Estimate> {
+    let methods = methods::of(&run(), &[CodecName::Uniform(4)]).unwrap();
+    let packing = packing();
+    methods.into_iter().map(|method| Estimate::new(method, params, STEPS, compute, place, &packing).unwrap()).collect()
+}
+
+fn near(left: f64, right: f64, part: f64) -> bool {
+    (left - right).abs() <= part * right.abs()
+}
+
+#[test]
+fn the_simulation_is_the_formula_where_all_are_alike() {
+    for (workers, hosts) in [(1, 1), (2, 2), (3, 3), (5, 5), (8, 2), (64, 64)] {
+        for params in [1, 700, PARAMS] {
+            for estimate in estimates(params, 0.01, &place(workers, hosts)) {
+                for bandwidth in [1e7, 1e9, 1e12] {
+                    let network = network(bandwidth);
+                    let simulated = one(&estimate, &place(workers, hosts).hosts, &network, &CALM).step;
+                    let formula = estimate.mean_step(&network);
+                    assert!(
+                        near(simulated, formula, 1e-9),
+                        "{}: {workers} workers on {hosts}, {params} values: {simulated} {formula}",
+                        estimate.method.shown
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_chance() {
+    let (place, network) = (place(16, 16), network(1e9));
+    let chance = |seed| Chance { spread: 0.2, jitter: 1e-4, seed, ..CALM };
+    let estimate = &estimates(PARAMS, 0.05, &place)[3];
+    let step = |seed| one(estimate, &place.hosts, &network, &chance(seed)).step;
+    assert_eq!(step(1), step(1));
+    assert_ne!(step(1), step(2));
+}
+
+/// Whoever waits for the slowest at every step loses more by chance than who waits now and then.
+#[test]
+fn stragglers_cost_least_where_rounds_are_skipped() {
+    let (place, network) = (place(32, 32), network(1e12));
+    let estimates = estimates(PARAMS, 0.05, &place);
+    let lost = |estimate: &Estimate| {
+        let chance = Chance { spread: 0.2, ..CALM };
+        one(estimate, &place.hosts, &network, &chance).step / estimate.mean_step(&network)
+    };
+    let (adam, zero_one) = (lost(&estimates[0]), lost(&estimates[3]));
+    // The largest of 32 with a spread of 20 % is about 1.5 times the mean.
+    assert!((1.3..1.7).contains(&adam), "{adam}");
+    assert!(zero_one < adam - 0.05, "{zero_one} {adam}");
+}
+
+#[test]
+fn a_slow_host_and_a_slow_link_slow_everyone() {
+    let (place, network) = (place(8, 8), network(1e9));
+    let adam = &estimates(PARAMS, 0.05, &place)[0];
+    let step = |chance: Chance| one(adam, &place.hosts, &network, &chance).step;
+    let calm = step(CALM);
+    let computing = step(Chance { slow_host: 2.0, ..CALM });
+    assert!(near(computing - calm, 0.05 + PARAMS as f64 * 5e-9, 0.3), "{computing} {calm}");
+    let wire = 2.0 * PARAMS as f64 * 32.0 * 7.0 / 8.0 / 1e9;
+    let linked = step(Chance { slow_link: 3.0, ..CALM });
+    assert!(near(linked - calm, 2.0 * wire, 0.1), "{linked} {calm} {wire}");
+    assert!(step(Chance { jitter: 1e-3, ..CALM }) > calm + 1e-3);
+}
+
+#[test]
+fn four_thousand_workers_can_be_simulated() {
+    let place = place(4096, 4096);
+    let estimates = estimates(100_000_000, 0.1, &place);
+    let chance = Chance { spread: 0.1, slow_host: 1.5, jitter: 1e-4, ..CALM };
+    for estimate in &estimates {
+        let simulated = one(estimate, &place.hosts, &network(1e10), &chance);
+        assert!(simulated.step > estimate.mean_step(&network(1e10)), "{}", estimate.method.shown);
+    }
+}
+
+/// With no packing, no latency and one bucket a step is computing and its bytes.
+#[test]
+fn a_step_is_computing_and_its_bytes() {
+    let place = place(4, 4);
+    let methods = methods::of(&run(), &[]).unwrap();
+    let network = Network { bandwidth: 1e6, framing: 0.5, latency: 0.0, message: 0.0 };
+    for method in methods {
+        let estimate = Estimate::new(method, 4096, STEPS, 0.5, &place, &Packing::Nothing).unwrap();
+        let bytes = estimate.plan.bytes_sent(0) as f64;
+        let expected = STEPS as f64 * 0.5 + bytes * 8.0 / 0.5e6;
+        assert!(near(estimate.run(&network), expected, 1e-9), "{}", estimate.method.shown);
+    }
+}
+
+#[test]
+fn every_method_pays_up_to_where_it_crosses_adam() {
+    let place = place(16, 16);
+    let estimates = estimates(110_000_000, 0.3, &place);
+    let network = network(1e9);
+    assert_eq!(pays(&estimates[0], &estimates[0], &network), Pays::Baseline);
+    let Pays::Below(rate) = pays(&estimates[4], &estimates[0], &network) else { panic!("efficient-adam packs longer") };
+    let run = |at: usize, rate: f64| estimates[at].run(&network.at(rate));
+    assert!(run(4, rate / 1.01) < run(0, rate / 1.01) && run(4, rate * 1.01) > run(0, rate * 1.01));
+    assert_eq!(pays(&estimates[3], &estimates[0], &network), Pays::Always, "it packs less, too");
+}
+
+#[test]
+fn advice_depends_on_the_network() {
+    let place = place(16, 16);
+    let thin = advise(&estimates(110_000_000, 0.3, &place), &network(1e9));
+    assert_eq!(thin.optimizer, Name::ZeroOneAdam, "{}", thin.reason);
+    let fast = advise(&estimates(1_000_000, 0.3, &place), &network(1e11));
+    assert_eq!((fast.optimizer, fast.codec), (Name::Adam, CodecName::F32));
+    assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
+    let alone = advise(&estimates(1_000_000, 0.3, &self::place(1, 1)), &network(1e9));
+    assert!(alone.reason.contains("one worker"), "{}", alone.reason);
+}
+
+/// Four workers of a host share its link: all that they send by it takes as long as if one did.
+#[test]
+fn workers_of_a_host_share_its_link() {
+    let network = network(1e8);
+    let step = |workers, hosts| estimates(PARAMS, 0.0, &place(workers, hosts))[0].mean_step(&network);
+    let (alone, shared) = (step(4, 4), step(16, 4));
+    assert!(near(alone, shared, 0.1), "{alone} {shared}");
+}

@@ -1,0 +1,245 @@
+//! `plan` and `bench`: what they answer, what feeds them, what they refuse. No test looks at a time that was measured.
+
+use crate::helper::{NETWORK, Place, number, text};
+use serde_json::Value;
+
+/// Enough to answer, without measuring.
+const SMALL: &str = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --without-packing";
+
+fn methods(answer: &Value) -> &Vec<Value> {
+    answer["methods"].as_array().expect("a list")
+}
+
+fn rounds(method: &Value) -> [u64; 3] {
+    ["exact", "coarse", "skipped"].map(|kind| method["rounds"][kind].as_u64().expect("a count"))
+}
+
+#[test]
+fn every_method_is_answered_for() {
+    let place = Place::new();
+    let answer = place.thinwire(&format!("{SMALL} --json --quiet")).json();
+    let names = methods(&answer).iter().map(|method| text(&method["name"])).collect::<Vec<_>>();
+    assert_eq!(&names[..4], ["Adam f32", "Adam bf16", "1-bit Adam", "0/1 Adam"]);
+    assert_eq!(names.len(), 10, "and Efficient-Adam by six codecs: {names:?}");
+    for method in methods(&answer) {
+        assert!(number(&method["step_seconds"]) >= 0.01, "{method}");
+        assert!((0.0..=1.0).contains(&number(&method["efficiency"])), "{method}");
+        assert!(number(&method["bytes_sent_per_worker"]) > 0.0 && number(&method["memory_bytes_per_worker"]) > 16e6);
+        // A run that ends between two syncs has one more.
+        assert!((10_000..=10_001).contains(&rounds(method).iter().sum::<u64>()), "{method}");
+    }
+    // 32 bits up and down, but for its own quarter, at 94.1 % of 1 Gb/s: 51 ms, and latencies.
+    let adam = number(&methods(&answer)[0]["step_seconds"]);
+    assert!((0.061..0.0625).contains(&adam), "{adam}");
+    assert!(!text(&answer["recommendation"]["reason"]).is_empty());
+}
+
+#[test]
+fn the_answer_may_be_no() {
+    let place = Place::new();
+    let fast = place
+        .thinwire("plan --params 1M --workers 2 --bandwidth 100Gb/s --compute 1s --without-packing --json --quiet");
+    let fast = fast.json();
+    assert_eq!(text(&fast["recommendation"]["optimizer"]), "adam");
+    assert!(text(&fast["recommendation"]["reason"]).contains("stay with AdamW"));
+    let thin = place.thinwire(
+        "plan --params 100M --workers 8 --bandwidth 100Mb/s --compute 100ms --without-packing --json --quiet",
+    );
+    assert_eq!(text(&thin.json()["recommendation"]["optimizer"]), "zero-one-adam");
+}
+
+#[test]
+fn packing_is_measured_here_if_nobody_says() {
+    let place = Place::new();
+    let answer = place
+        .thinwire("plan --params 20k --workers 2 --bandwidth 1Gb/s --compute 1ms --steps 100 --json --quiet")
+        .json();
+    assert!(methods(&answer).iter().all(|method| number(&method["pack_seconds_per_step"]) > 0.0), "{answer}");
+}
+
+#[test]
+fn a_bench_feeds_a_plan() {
+    let place = Place::new();
+    let benched = place.thinwire("bench --values 20k --codecs sign,uniform4,bf16,f32 --json --quiet");
+    place.write("bench.json", &benched.stdout);
+    let benched = benched.json();
+    assert!(benched["kernels"].as_array().expect("a list").iter().all(|kernel| number(&kernel["values_per_s"]) > 0.0));
+    assert!(number(&benched["copy_gb_per_s"]["1"]) > 0.0);
+    let plan = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --bench bench.json --json --quiet";
+    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4")).json()).len(), 5);
+    place.thinwire(&format!("{plan} --codecs power5")).refused(&["power5", "bench"]);
+    place.write("other.json", "{}");
+    place
+        .thinwire("plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 1ms --bench other.json")
+        .refused(&["thinwire bench --json"]);
+}
+
+#[test]
+fn a_probe_feeds_a_plan() {
+    let place = Place::new();
+    let probed = r#"{"transport": "mpi", "workers": 4, "hosts": [0, 0, 1, 1], "latency_seconds": 1e-4, "bits_per_second": 1e9,
+        "pairs": [{"from": 0, "to": 1, "latency_seconds": 1e-6, "bits_per_second": 5e10},
+                  {"from": 0, "to": 2, "latency_seconds": 1e-4, "seconds_per_message": 3e-6, "bits_per_second": 1e9}],
+        "bits_per_second_all_at_once": 8e8, "means": []}"#;
+    place.write("probe.json", probed);
+    let answer =
+        place.thinwire("plan --params 1M --compute 10ms --network probe.json --without-packing --json --quiet").json();
+    assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (4.0, 2.0));
+    assert_eq!((number(&answer["network"]["bandwidth"]), number(&answer["network"]["latency"])), (8e8, 1e-4));
+    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["message"])), (1.0, 0.0));
+    let packs =
+        place.thinwire("plan --params 1k --compute 10ms --network probe.json --codecs sign --json --quiet").json();
+    assert_eq!(number(&packs["network"]["message"]), 3e-6);
+    let on_threads = place.thinwire("probe --workers 2 --values 20k --codecs sign --repeats 1 --json --quiet");
+    place.write("threads.json", &on_threads.stdout);
+    place.thinwire("plan --params 1M --compute 10ms --network threads.json").refused(&["one host"]);
+}
+
+#[test]
+fn computing_can_be_measured() {
+    let place = Place::new();
+    let flags = "--measure --task images --workers 2 --bandwidth 1Gb/s --steps 50 --without-packing --json --quiet";
+    let answer = place.thinwire(&format!("plan {flags}")).json();
+    assert!(number(&answer["compute_seconds"]) > 0.0 && number(&answer["params"]) > 70e3, "{answer}");
+}
+
+#[test]
+fn parameters_are_counted_in_a_file() {
+    let place = Place::new();
+    let head = r#"{"a":{"dtype":"F32","shape":[10,30],"data_offsets":[0,1200]},"b":{"dtype":"F16","shape":[7],"data_offsets":[1200,1214]}}"#;
+    let mut file = (head.len() as u64).to_le_bytes().to_vec();
+    file.extend(head.as_bytes());
+    file.extend([0; 1214]);
+    place.write("model.safetensors", file);
+    let rest = "--workers 2 --bandwidth 1Gb/s --compute 1ms --without-packing";
+    let answer = place.thinwire(&format!("plan --model model.safetensors {rest} --json --quiet")).json();
+    assert_eq!(number(&answer["params"]), 307.0);
+    place.write("text.safetensors", "this is a text and no file of tensors");
+    place
+        .thinwire(&format!("plan --model text.safetensors {rest}"))
+        .refused(&["text.safetensors", "no safetensors file"]);
+    place.thinwire(&format!("plan --model nowhere.safetensors {rest}")).refused(&["nowhere.safetensors"]);
+}
+
+#[test]
+fn presets_are_the_papers() {
+    let place = Place::new();
+    let answer = place.thinwire("plan --preset bert-large --bandwidth 2.7Gb/s --without-packing --json --quiet").json();
+    assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (128.0, 32.0));
+    assert_eq!(rounds(&methods(&answer)[2]), [23_000, 129_000, 0]);
+    assert_eq!(rounds(&methods(&answer)[3]), [153, 74_168, 77_679]);
+    place.thinwire("plan --preset resnet18-imagenet --bandwidth 1Gb/s").refused(&["--compute"]);
+    place.thinwire("plan --preset bert-huge --bandwidth 1Gb/s").refused(&["bert-large"]);
+}
+
+#[test]
+fn a_simulation_stands_beside_the_formula() {
+    let place = Place::new();
+    let flags = "--simulate --spread 20% --slow-host 1.5 --jitter 100us --seed 7 --json --quiet";
+    let answer = place.thinwire(&format!("{SMALL} {flags}")).json();
+    for method in methods(&answer) {
+        assert!(number(&method["simulated"]["step_seconds"]) > number(&method["step_seconds"]), "{method}");
+    }
+    let again = place.thinwire(&format!("{SMALL} {flags}")).json();
+    assert_eq!(methods(&answer)[3]["simulated"], methods(&again)[3]["simulated"], "the same seed");
+    place.thinwire(&format!("{SMALL} --spread 20%")).refused(&["--simulate"]);
+    place.thinwire(&format!("{SMALL} --simulate --spread 200%")).refused(&["10%"]);
+}
+
+#[test]
+fn a_plot_is_drawn() {
+    let place = Place::new();
+    place.thinwire(&format!("{SMALL} --plot step.svg --quiet")).succeeds();
+    let svg = place.read("step.svg");
+    assert!(svg.starts_with("<svg") && svg.contains("0/1 Adam") && svg.contains("yours: 1 Gb/s"), "{svg}");
+    place.thinwire(&format!("{SMALL} --plot no/such/folder.svg --quiet")).refused(&["no/such/folder.svg"]);
+}
+
+/// DeepSpeed's own tutorial, with what surprises in it.
+#[test]
+fn a_deepspeed_configuration_is_answered_for() {
+    let place = Place::new();
+    place.write(
+        "ds.json",
+        r#"{"optimizer": {"type": "ZeroOneAdam", "params": {"lr": 1e-3, "weight_decay": 0.01, "bias_correction": false,
+            "var_freeze_step": 12500, "local_step_scaler": 32678, "local_step_clipper": 12, "comm_backend_name": "nccl"}},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 12500}},
+            "fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}"#,
+    );
+    let flags = "--params 1M --workers 8 --bandwidth 1Gb/s --compute 10ms --without-packing";
+    let answer = place.thinwire(&format!("plan --deepspeed ds.json --steps 152000 {flags} --json --quiet")).json();
+    let yours = &methods(&answer)[1];
+    assert!(text(&yours["name"]).starts_with("yours"), "{yours}");
+    assert_eq!(rounds(yours)[0], 153);
+    let warnings = answer["warnings"].as_array().expect("a list").iter().map(text).collect::<String>();
+    for word in ["weight_decay", "local_step_clipper = 12", "zero_optimization", "residues"] {
+        assert!(warnings.contains(word), "{word}: {warnings}");
+    }
+    let of = |file: &str| {
+        place.write("other.json", file);
+        place.thinwire(&format!("plan --deepspeed other.json {flags} --json --quiet"))
+    };
+    let late = of(r#"{"optimizer": {"type": "OneBitAdam", "params": {}}}"#).json();
+    assert!(
+        late["warnings"].to_string().contains("freeze_step = 100000, DeepSpeed's default, is not reached"),
+        "{late}"
+    );
+    assert_eq!(rounds(&methods(&late)[1]), [10_000, 0, 0]);
+    of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["lamb", "OneBitAdam"]);
+    of(r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": -3}}}"#).refused(&["freeze_step = -3"]);
+    of("{}").refused(&["optimizer.type is missing"]);
+    of("nonsense").refused(&["other.json"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_an_example() {
+    let place = Place::new();
+    let whole = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --without-packing";
+    for (instead, words) in [
+        ("--bandwidth 1", &["a number alone", "1Gb/s"][..]),
+        ("--bandwidth -1Gb/s", &["1Gb/s"]),
+        ("--bandwidth 5furlong", &["furlong", "1Gb/s"]),
+        ("--bandwidth 1b/s", &["no rate of a link"]),
+        ("--latency 5", &["50us"]),
+        ("--compute 0s", &["above 0", "300ms"]),
+        ("--compute -1s", &["300ms"]),
+        ("--params 0", &["25M"]),
+        ("--params -5", &["25M"]),
+        ("--workers 0", &["1 to 4096"]),
+        ("--workers 5000", &["1 to 4096"]),
+        ("--hosts 3", &["divides the 4 workers"]),
+        ("--hosts 5", &["1 to the 4 workers"]),
+        ("--warmup 10000", &["fewer than the 10000 steps"]),
+        ("--decay never", &["cosine"]),
+        ("--codecs morse", &["morse", "sign"]),
+        ("--cores 0", &["1 to 4096"]),
+    ] {
+        let (flag, value) = instead.split_once(' ').expect("a flag and its value");
+        let kept = whole.split(" --").filter(|part| !part.starts_with(&flag[2..])).collect::<Vec<_>>().join(" --");
+        place.thinwire(&format!("{kept} {flag}={value}")).refused(words);
+    }
+    place.thinwire("plan").refused(&["--params, --workers, --bandwidth, --compute are missing", "--bandwidth 1Gb/s"]);
+    for missing in ["params", "workers", "bandwidth", "compute"] {
+        let kept = whole.split(" --").filter(|part| !part.starts_with(missing)).collect::<Vec<_>>().join(" --");
+        place.thinwire(&kept).refused(&[&format!("--{missing} is missing"), "such as"]);
+    }
+}
+
+#[test]
+fn a_run_ends_with_what_was_planned() {
+    let place = Place::new();
+    for optimizer in ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam"] {
+        let line = format!("train {NETWORK} --steps 30 --workers 3 --optimizer {optimizer} --out {optimizer} --json");
+        let ran = place.thinwire(&line);
+        let said = ran.stderr.clone();
+        assert!(said.contains("planned ") && said.contains("measured ") && said.contains(" a step"), "{said}");
+        let summary = ran.json();
+        let planned = &summary["planned"];
+        assert_eq!(planned["bytes_sent_per_worker"], summary["bytes_sent_per_worker"], "{optimizer}");
+        assert_eq!(planned["rounds"], summary["rounds"], "{optimizer}");
+        assert!(number(&planned["step_seconds"]) > 0.0);
+    }
+    let auto = place.thinwire(&format!("train {NETWORK} --steps 5 --optimizer one-bit-adam --set warmup=auto --json"));
+    assert!(auto.stderr.contains("planned   nothing") && auto.stderr.contains("warmup"), "{}", auto.stderr);
+    place.thinwire(&format!("train {NETWORK} --steps 5 --network nowhere.json")).refused(&["nowhere.json"]);
+}

@@ -6,7 +6,9 @@
 //! | `gpt2` | the same paper: 117M parameters, 300,000 steps, 3,000 of warm-up, then a cosine |
 //! | `resnet18-imagenet` | the same paper: 90 epochs in batches of 256, a tenth of the rate after each 30 of them |
 //!
-//! Of the last two the paper's own gaps are not taken: they are by its rule, that a gap doubles when the learning rate halves.
+//! The counts of the BERTs are held to the paper's. Of the last two the settings, 1-bit Adam's warm-ups and the numbers of workers
+//! are as we remember the paper and were not checked against its text; the gaps are by its rule, that a gap doubles when the
+//! learning rate halves.
 //! 16 bits for a value of an exact round, as all of them trained. Computing: see [`Preset::compute`].
 
 use super::methods::Run;

@@ -71,6 +71,8 @@ fn main() -> ExitCode {
 fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
+        // As above: what is wrong with the arguments is wrong for all of them.
+        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
         Err(failure) => return ended(Err(failure), team::rank_by_environment()),
     };
     let outcome = work(&team);

@@ -231,7 +231,10 @@ impl Settings {
                     self.transport != Transport::Threads,
                     "transport = threads: give it as a flag, or leave mpirun out"
                 );
-                ensure!(self.hosts.is_none(), "hosts: the {size} processes know theirs");
+                ensure!(
+                    self.hosts.is_none(),
+                    "hosts: only for threads; the {size} processes that were started know theirs (THINWIRE_HOST names another)"
+                );
                 let workers = *self.workers.get_or_insert(size);
                 ensure!(workers == size, "workers = {workers}: {size} processes were started, and each is a worker");
             }

@@ -55,8 +55,21 @@ impl Team {
                      start it by itself, and its workers are threads"
                 )))
             }
-            (Transport::Mpi | Transport::Auto, Some(_)) => {
-                Processes::start().map(Team::Processes).map_err(Failure::Run)
+            (Transport::Mpi | Transport::Auto, Some(launcher)) => {
+                let processes = Processes::start().map_err(Failure::Run)?;
+                let (started, met) = (started(), processes.hosts.len());
+                match started {
+                    Some(started) if started != met => Err(Failure::Usage(anyhow!(
+                        "{launcher} started {started} processes, but the MPI that this one was built with finds {met}: it is not \
+                         {launcher}'s. Build and start it by the same MPI (srun: --mpi=pmix)"
+                    ))),
+                    _ => Ok(Team::Processes(processes)),
+                }
+            }
+            (Transport::Threads, Some(launcher)) if started().is_some_and(|started| started > 1) => {
+                Err(Failure::Usage(anyhow!(
+                    "--transport threads: {launcher} started several processes, and each would do all of the work: start one"
+                )))
             }
             _ => alone_in_slurm().map(|()| Team::Threads).map_err(Failure::Usage),
         }
@@ -271,14 +284,22 @@ pub fn launcher() -> Option<&'static str> {
     }
 }
 
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// How many processes the launcher has started, if it says so.
+fn started() -> Option<usize> {
+    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"].into_iter().find_map(number)
+}
+
 /// This process's rank, before MPI has started.
 pub fn rank_by_environment() -> Option<usize> {
-    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].into_iter().find_map(number)
 }
 
 /// srun starts several tasks, and without MPI each of them would train alone.
 fn alone_in_slurm() -> Result<()> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<usize>().ok());
     match (number("SLURM_STEP_NUM_TASKS"), number("SLURM_PROCID")) {
         (Some(tasks), Some(_)) if tasks > 1 && launcher().is_none() => Err(anyhow!(
             "srun started {tasks} tasks without MPI, and each would train alone: give srun --mpi=pmix, or --ntasks=1"

@@ -126,11 +126,14 @@ pub fn task_name(settings: &Settings) -> &'static str {
 /// Makes the folders. A finished run in one is replaced; an unfinished one only by `overwrite`: somebody may want to go on.
 /// All of them, on all machines, are looked at before the first is emptied.
 pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Outcome {
-    team.agree(dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite)).map_err(Failure::Usage))?;
+    team.agree(
+        dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite, &team.launch())).map_err(Failure::Usage),
+    )?;
     team.everywhere(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
 }
 
-fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
+/// `launch` is what the hint to resume begins with.
+fn may_replace(job: &Job, dir: &Path, overwrite: bool, launch: &str) -> anyhow::Result<()> {
     if let Some(from) = &job.settings.from {
         let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
         anyhow::ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
@@ -139,8 +142,8 @@ fn may_replace(job: &Job, dir: &Path, overwrite: bool) -> anyhow::Result<()> {
     if unfinished && !overwrite {
         let shown = dir.display();
         return Err(anyhow!(
-            "{shown} holds a run that was interrupted. Go on with it by `thinwire train --resume {shown}` (or with a whole \
-             comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
+            "{shown} holds a run that was interrupted. Go on with it by `{launch}thinwire train --resume {shown}` (or \
+             with a whole comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
         ));
     }
     Ok(())

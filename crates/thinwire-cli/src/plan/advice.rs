@@ -120,13 +120,16 @@ fn change(adam: &Estimate, chosen: &Estimate, pays: Pays, network: &Network) -> 
         Pays::Below(rate) => format!("; from {} on it pays no more", figures::bandwidth(rate)),
         _ => String::new(),
     };
+    let gain = match slow / fast {
+        times if times < 1.2 => format!("{:.0} % less", 100.0 * (1.0 - fast / slow)),
+        times => format!("{times:.1} times faster"),
+    };
     format!(
-        "{}: a step takes {} instead of {}, {:.1} times faster, because Adam's gradients keep your network busy for {} of each \
+        "{}: a step takes {} instead of {}, {gain}, because Adam's gradients keep your network busy for {} of each \
          step and it sends {fewer:.1} times fewer bytes{until}.",
         chosen.method.shown,
         figures::seconds(fast),
         figures::seconds(slow),
-        slow / fast,
         figures::seconds(waits.max(0.0)),
     )
 }

@@ -22,6 +22,22 @@ fn srun_without_mpi_is_noticed() {
 }
 
 #[test]
+fn threads_under_a_launcher_would_do_the_work_several_times() {
+    let mpirun = |rank| [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", rank)];
+    under(&mpirun("0"), "train --transport threads --steps 1").refused(&["--transport threads", "mpirun", "start one"]);
+    let other = under(&mpirun("1"), "train --transport threads --steps 1");
+    assert_eq!((other.code, other.stderr.as_str()), (Some(2), ""), "said once");
+}
+
+/// Started by another MPI's mpirun each process finds itself alone.
+#[test]
+#[cfg(feature = "mpi")]
+fn processes_that_do_not_find_each_other_do_not_train_alone() {
+    let mpich = [("PMI_RANK", "0"), ("PMI_SIZE", "4"), ("PMI_FD", "9")];
+    under(&mpich, "train --steps 1").refused(&["4 processes", "finds 1", "--mpi=pmix"]);
+}
+
+#[test]
 fn mpi_is_not_there_without_a_launcher() {
     under(&[], "train --transport mpi").refused(&["--transport mpi", "mpirun -np 4 thinwire"]);
     under(&[], "train --transport pigeon").refused(&["--transport", "pigeon"]);

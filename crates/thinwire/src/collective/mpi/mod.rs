@@ -307,6 +307,11 @@ impl Mpi {
                     self.say(next, Word::Ask)?;
                 }
                 Word::Waits(_) => {}
+                Word::Blame(culprit) if culprit.worker == self.rank => {
+                    let problem =
+                        format!("the others gave this worker up: it did not answer within {:?}", self.deadline);
+                    return Err(Error::Transport { problem });
+                }
                 Word::Blame(culprit) => return Err(culprit.error(self.deadline, wait.during)),
             }
         }

@@ -1,7 +1,7 @@
 //! Who may come in: listening, TLS, the token, and limits that keep one client from harming the rest.
 //!
 //! A server without both encryption and a way to tell friend from stranger listens on the loopback address only. A connection that
-//! has made no request that was let in within [`PATIENCE`] is closed, whatever it is busy with; so is one over [`CONNECTIONS`].
+//! has made no request that was let in within [`PATIENCE`] is closed, whatever it is busy with; so is one too many.
 
 use crate::error::{Error, Result};
 use crate::hall::{Hall, Stats};

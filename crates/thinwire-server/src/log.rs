@@ -1,7 +1,7 @@
 //! The replication log: every round that was, in order, as the coded mean that everyone applies. About a bit a parameter.
 //!
 //! It lies in segments, `log-N.bin` with round N first; a snapshot starts a new one, and whole segments are dropped when nobody is
-//! owed them any more. A round is there when its frame is on the disk, and not before: see [`frames`](crate::frames).
+//! owed them any more. A round is there when its frame is on the disk, and not before: see [`frames`].
 
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, Place};

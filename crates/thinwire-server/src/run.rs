@@ -485,11 +485,11 @@ mod tests {
         }
     }
 
-    /// The server's end of a worker: what it sends, what it is answered.
-    type End = (Receiver<Vec<u8>>, Sender<Vec<u8>>);
+    /// The test's ends of a line: what the worker sends, and what it hears.
+    type Ends = (Receiver<Vec<u8>>, Sender<Vec<u8>>);
 
     /// Workers that train for as long as they are answered.
-    fn workers(config: &Config) -> Vec<End> {
+    fn workers(config: &Config) -> Vec<Ends> {
         let rate = config.learning_rate.clone().unwrap();
         let each = (0..WORKERS).map(|worker| {
             let ((up, from_worker), (to_worker, down)) = (channel(), channel());

@@ -65,14 +65,14 @@ impl Collective for Line {
     }
 }
 
+/// The server's end of a line.
+type Ends = (Receiver<Vec<u8>>, Sender<(Vec<u8>, bool)>);
+
 /// What a server is told of a round, and E after it.
 type Watch<'a> = &'a mut dyn FnMut(u64, &[f32]);
 
-/// The server's end of a worker: what it sends; what it is answered, and whether it was counted.
-type End = (Receiver<Vec<u8>>, Sender<(Vec<u8>, bool)>);
-
 /// Serves `lines` until all are gone; `counts` says whether round r counts worker i.
-fn serve(config: &Config, values: usize, lines: &[End], counts: impl Fn(u64, usize) -> bool, watch: Watch<'_>) {
+fn serve(config: &Config, values: usize, lines: &[Ends], counts: impl Fn(u64, usize) -> bool, watch: Watch<'_>) {
     let mut owner = Owner::new(config, values).unwrap();
     for round in 0.. {
         let messages = lines.iter().filter_map(|(up, _)| up.recv().ok()).collect::<Vec<_>>();

@@ -1,7 +1,9 @@
 //! A server and its workers, over loopback.
 
+mod away;
 mod campaign;
 mod helper;
 mod process;
 mod same_bits;
 mod trust;
+mod wire;

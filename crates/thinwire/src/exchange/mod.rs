@@ -144,7 +144,7 @@ impl Exchange {
     /// Then the vector need not be filled in and handed back tile by tile, which costs a fifth of a step of Adam.
     pub fn own_exact_mean(&mut self, now: &Now<'_>) -> Option<u32> {
         let coding = self.codings.exact.as_ref()?;
-        if self.shape.workers > 1 || !coding.loses_nothing() {
+        if !(self.is_alone() && coding.loses_nothing()) {
             return None;
         }
         self.group.traffic.rounds.count(Round::Exact);

@@ -37,7 +37,7 @@ impl Hyper {
 
     /// Computes this step's scalars. `forgotten` is the weight that v still gives to its start: β2^j.
     ///
-    /// They are for this worker's own gradient; one of a mean is shortened by [`Hyper::shrink`].
+    /// They are for this worker's own gradient; for a mean `shrink` replaces what clips it.
     pub fn prepare(&mut self, now: &Now<'_>, beta2: f64, forgotten: f64, floor: f32) {
         let (beta1, t) = (self.betas.0, now.step as f64);
         let momentum = if self.bias_correction { 1.0 - beta1.powf(t + 1.0) } else { 1.0 };

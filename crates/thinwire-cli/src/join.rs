@@ -12,7 +12,7 @@ use crate::screen::{Screen, bytes, count, duration, say};
 use crate::serve::token;
 use crate::session::{GLANCE, round};
 use crate::settings::Settings;
-use crate::train::{STOP, empty, print, sample, task_name, write, write_report, write_settings};
+use crate::train::{self, STOP, empty, print, sample, task_name, write, write_report, write_settings};
 use anyhow::{Context, ensure};
 use cpu_time::ThreadTime;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thinwire_models::{Learner, Score, Share};
 use thinwire_server::{JoinOptions, Member, Membership, RemoteGroup};
-use xxhash_rust::xxh3::xxh3_64;
 
 pub fn command(arguments: &Join) -> Outcome {
     let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
@@ -298,33 +297,17 @@ impl<'a> Work<'a> {
         ))
     }
 
+    /// Not planned: who comes and goes is not known before.
     fn summary(&self, score: &Score) -> Summary {
-        let (settings, totals, params) = (&self.job.settings, &self.journal.totals, self.params.len());
+        let (totals, values) = (&self.journal.totals, self.params.len() as f64);
         Summary {
-            optimizer: self.job.config.name.to_string(),
-            task: task_name(settings).to_owned(),
             transport: "server".to_owned(),
-            workers: self.share.workers,
             steps: self.member.steps(),
-            params,
-            seed: settings.seed.expect("resolved"),
-            lr: settings.lr.expect("resolved"),
-            train_loss: totals.train_loss(),
-            val_loss: score.mean_loss(),
-            accuracy: score.accuracy(),
-            matthews: score.matthews(),
-            digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(&self.params))),
-            bytes_sent_per_worker: totals.bytes.round() as u64,
             bytes_between_hosts_per_worker: totals.bytes.round() as u64,
             // One way: what comes down from the server is as much again.
-            bits_per_param_per_step: totals.bytes * 8.0 / (params as f64 * totals.steps.max(1) as f64),
-            rounds: totals.rounds,
-            seconds: totals.seconds,
-            compute_cpu: totals.compute_cpu,
-            unit: self.job.task.get().unit().to_owned(),
+            bits_per_param_per_step: totals.bytes * 8.0 / (values * totals.steps.max(1) as f64),
             units_per_second: self.units_per_second(),
-            projected: Vec::new(),
-            planned: None, // who comes and goes is not planned
+            ..train::results(self.job, self.share.workers, &self.params, totals, score)
         }
     }
 

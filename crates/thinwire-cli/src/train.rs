@@ -3,7 +3,7 @@
 use crate::arguments::{Common, Train};
 use crate::failure::{Failure, Outcome};
 use crate::job::{BuiltIn, Job};
-use crate::journal::Journal;
+use crate::journal::{Journal, Totals};
 use crate::plan::{hindsight, network};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use thinwire::{Checkpoint, Config, Name, Plan};
+use thinwire_models::Score;
 use thinwire_models::task::gpt::Gpt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -288,9 +289,8 @@ pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     written.with_context(|| path.display().to_string())
 }
 
-fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) -> Summary {
-    let (settings, totals) = (&job.settings, &end.totals);
-    let (workers, params) = (settings.workers.expect("resolved"), end.params.len());
+fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
+    let (workers, totals) = (job.settings.workers.expect("resolved"), &end.totals);
     let rounds = totals.rounds;
     // On two levels what stays inside a host crosses no link.
     let on_links = match totals.bytes_between_hosts {
@@ -303,30 +303,43 @@ fn summary(job: &Job, end: &End, score: &thinwire_models::Score, team: &Team) ->
     };
     // A mean goes up and down, but for a worker's own part: 2·(n−1)/n times the bits that stand for a parameter.
     let ways = 2.0 * (workers as f64 - 1.0) / workers as f64;
-    let per_step = on_links * 8.0 / (params as f64 * totals.steps.max(1) as f64);
+    let per_step = on_links * 8.0 / (end.params.len() as f64 * totals.steps.max(1) as f64);
+    Summary {
+        transport: team.transport().to_owned(),
+        steps: end.steps,
+        bytes_between_hosts_per_worker: totals.bytes_between_hosts.round() as u64,
+        bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
+        units_per_second: end.units_per_second,
+        projected: LINKS.map(project).to_vec(),
+        ..results(job, workers, &end.params, totals, score)
+    }
+}
+
+/// What a run came to, whatever its transport is; all else is empty.
+pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score: &Score) -> Summary {
     Summary {
         optimizer: job.config.name.to_string(),
-        task: task_name(settings).to_owned(),
-        transport: team.transport().to_owned(),
+        task: task_name(&job.settings).to_owned(),
+        transport: String::new(),
         workers,
-        steps: end.steps,
-        params,
-        seed: settings.seed.expect("resolved"),
-        lr: settings.lr.expect("resolved"),
+        steps: 0,
+        params: params.len(),
+        seed: job.settings.seed.expect("resolved"),
+        lr: job.settings.lr.expect("resolved"),
         train_loss: totals.train_loss(),
         val_loss: score.mean_loss(),
         accuracy: score.accuracy(),
         matthews: score.matthews(),
-        digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(&end.params))),
+        digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(params))),
         bytes_sent_per_worker: totals.bytes.round() as u64,
-        bytes_between_hosts_per_worker: totals.bytes_between_hosts.round() as u64,
-        bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
-        rounds,
+        bytes_between_hosts_per_worker: 0,
+        bits_per_param_per_step: 0.0,
+        rounds: totals.rounds,
         seconds: totals.seconds,
         compute_cpu: totals.compute_cpu,
         unit: job.task.get().unit().to_owned(),
-        units_per_second: end.units_per_second,
-        projected: LINKS.map(project).to_vec(),
+        units_per_second: 0.0,
+        projected: Vec::new(),
         planned: None,
     }
 }

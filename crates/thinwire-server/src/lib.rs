@@ -10,21 +10,22 @@
 //! |---|---|
 //! | [`frames`], [`log`] | files that only grow; the rounds in them |
 //! | [`snapshot`], [`replica`] | the state that all share; a worker that follows |
-//! | [`run`] | a run on disk: one round after the other, and coming back |
+//! | [`run`], `inputs` | a run on disk: one round after the other, and coming back; what E is made again from |
 //! | [`table`] | who is there, and when a round is closed |
 //! | [`hall`], [`service`], [`door`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, its page |
-//! | [`link`], [`remote`] | the worker's side |
+//! | [`connection`], [`link`], [`remote`] | the worker's side |
 
 #![forbid(unsafe_code)]
 
+pub mod connection;
 pub mod door;
 mod error;
 pub mod frames;
 pub mod hall;
+mod inputs;
 pub mod link;
 pub mod log;
 #[allow(clippy::all, missing_docs, rustdoc::all)]
-#[rustfmt::skip]
 pub mod proto;
 pub mod remote;
 pub mod replica;
@@ -35,9 +36,9 @@ pub mod snapshot;
 pub mod status;
 pub mod table;
 
+pub use connection::JoinOptions;
 pub use door::{Security, Tls};
 pub use error::{Error, Result};
-pub use link::JoinOptions;
 pub use remote::{Member, Membership, RemoteGroup};
 pub use run::{Retention, Run};
 pub use server::Server;

@@ -13,9 +13,10 @@
 //! # Ok::<(), thinwire_server::Error>(())
 //! ```
 
+use crate::connection::JoinOptions;
 use crate::error::{Error, Result};
 use crate::frames::write_whole;
-use crate::link::{JoinOptions, Link};
+use crate::link::Link;
 use crate::proto::Welcome;
 use crate::snapshot::{self, Own};
 use serde::{Deserialize, Serialize};

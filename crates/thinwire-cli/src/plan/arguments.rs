@@ -51,7 +51,7 @@ pub struct Plan {
     /// Cores that they share [default: this machine's]
     #[arg(long, value_name = "N", help_heading = "Computing")]
     pub cores: Option<usize>,
-    /// What packing costs, as `thinwire bench --json` printed it [default: measured now, in about two seconds]
+    /// What packing costs, as `thinwire bench --json` printed it [default: measured now, in a few seconds]
     #[arg(long, value_name = "FILE", help_heading = "Computing")]
     pub bench: Option<PathBuf>,
 

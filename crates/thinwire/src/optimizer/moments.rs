@@ -123,7 +123,6 @@ impl Moments {
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
         hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0), self.floor);
-        hyper.shrink(1.0);
         if let Some(mut clip) = hyper.clip.take() {
             let done = self.exact_step_clipped(hyper, &mut clip, now, params, grad, exchange);
             hyper.clip = Some(clip);

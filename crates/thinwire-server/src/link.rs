@@ -146,6 +146,8 @@ impl Link {
             if bytes.len() as u64 != length {
                 return Err(End::Lost("the snapshot broke off".to_owned()));
             }
+            // The run may have gone on since the welcome was given.
+            seated.welcome.rounds = seated.welcome.rounds.max(rounds);
             Ok((rounds, bytes))
         })
     }

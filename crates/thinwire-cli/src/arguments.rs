@@ -118,20 +118,20 @@ pub struct Serve {
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// Where to listen. Anything but this machine's own address needs TLS, and a token or certificates of the workers
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070", help_heading = "Server")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070", value_parser = address, help_heading = "Server")]
     pub listen: std::net::SocketAddr,
     /// The fewest workers that make a round, or `all` of --workers
     #[arg(long, value_name = "N|all", default_value = "1", help_heading = "Server")]
     pub quorum: String,
     /// Rounds in the log: who missed no more of them can follow from where it was
-    #[arg(long, value_name = "ROUNDS", default_value_t = 1000, help_heading = "Server")]
+    #[arg(long, value_name = "ROUNDS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
     pub keep: u64,
     /// Rounds between snapshots
     #[arg(long, value_name = "ROUNDS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
     pub snapshot_every: u64,
-    /// The most workers that may ever join
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
-    pub max_members: u32,
+    /// The most workers that may have a seat [default: 64, or --workers if that is more]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
+    pub max_members: Option<u32>,
     /// The server's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server")]
     pub tls_cert: Option<PathBuf>,
@@ -152,6 +152,16 @@ pub struct Serve {
     pub verbose: bool,
     #[command(flatten)]
     pub common: Common,
+}
+
+/// Where to listen: an address, or a name of this machine's.
+#[cfg(feature = "server")]
+fn address(text: &str) -> Result<std::net::SocketAddr, String> {
+    let found = std::net::ToSocketAddrs::to_socket_addrs(text).ok().and_then(|mut found| found.next());
+    found.filter(|_| !text.starts_with(':')).ok_or_else(|| {
+        "accepted: ADDRESS:PORT, such as 127.0.0.1:7070, [::1]:7070, or 0.0.0.0:7070 for all of this machine's"
+            .to_owned()
+    })
 }
 
 #[cfg(feature = "server")]

@@ -6,6 +6,7 @@ use crate::arguments::Join;
 use crate::failure::{Failure, Outcome};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Journal;
+use crate::logging;
 use crate::record::{Eval, Phases, Step, Summary};
 use crate::report;
 use crate::screen::{Screen, bytes, count, duration, say};
@@ -20,12 +21,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thinwire_models::{Learner, Score, Share};
 use thinwire_server::{JoinOptions, Member, Membership, RemoteGroup};
+use tracing_subscriber::filter::LevelFilter;
 
 pub fn command(arguments: &Join) -> Outcome {
     let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
     let back = back.filter(|_| !arguments.overwrite);
     let options = options(arguments, back.as_ref()).map_err(Failure::Usage)?;
     let name = options.name.clone();
+    logging::start(if arguments.quiet { LevelFilter::ERROR } else { LevelFilter::INFO }, false);
     if !arguments.quiet {
         say!("joining {} as {name} …", arguments.server);
     }
@@ -51,7 +54,7 @@ pub fn command(arguments: &Join) -> Outcome {
         let again = if back.is_some() { "back again: " } else { "" };
         let here = member.steps();
         say!(
-            "{again}{} of {} parameters, worker {slot} of {workers}, from step {here} of {}, {} at learning rate {} → {}",
+            "{again}{} of {} parameters, seat {slot} of a run for {workers}, from step {here} of {}, {} at learning rate {} → {}",
             task_name(&job.settings),
             count(params.len() as f64),
             member.group().steps(),

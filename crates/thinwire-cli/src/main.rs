@@ -22,6 +22,8 @@ mod job;
 #[cfg(feature = "server")]
 mod join;
 mod journal;
+#[cfg(feature = "server")]
+mod logging;
 mod plan;
 mod probe;
 mod record;

@@ -43,6 +43,8 @@ impl Screen {
             bar
         });
         if let Some(bar) = &bar {
+            #[cfg(feature = "server")]
+            crate::logging::around(bar);
             bar.set_position(first);
             bar.reset_eta();
         }

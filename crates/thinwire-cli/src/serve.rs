@@ -5,13 +5,14 @@
 use crate::arguments::Serve;
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
+use crate::logging;
 use crate::report;
 use crate::screen::{bytes, count, say};
 use crate::settings::Settings;
 use crate::train::{STOP, common_settings, print, task_name};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,26 +26,41 @@ const GRACE: Duration = Duration::from_secs(60);
 const DEADLINE: u64 = 30;
 
 pub fn command(arguments: &Serve) -> Outcome {
+    let (quiet, json) = (arguments.common.quiet, arguments.log == "json");
     let bar = bar(arguments);
-    log_to(arguments, &bar);
+    logging::around(&bar);
+    let level = match (quiet, arguments.verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (_, true) => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
+    };
+    logging::start(level, json);
     let (server, dir) = start(arguments, &bar).map_err(Failure::Usage)?;
+    let finished = server.status().digest.is_some();
+    if finished {
+        tracing::info!("the run is at its end; whoever comes can have it, until Ctrl-C");
+    }
     let mut ended = None;
-    while !server.has_ended(GRACE, &mut ended) && !server.has_failed() && !STOP.load(Ordering::Relaxed) {
+    while !server.has_failed() && !STOP.load(Ordering::Relaxed) {
+        if !finished && server.has_ended(GRACE, &mut ended) {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(100));
         show(&bar, &server.status());
     }
     bar.finish_and_clear();
-    let status = server.status();
-    server.stop().map_err(Failure::run)?;
-    if status.digest.is_none() {
-        return Err(Failure::Interrupted(format!(
-            "interrupted after {} rounds; a snapshot and the log are in {}\ngo on: the same command again",
-            status.rounds,
-            dir.display()
-        )));
-    }
-    if !arguments.common.quiet {
-        conclude(&status, &dir);
+    let status = server.stop().map_err(Failure::run)?;
+    let (rounds, shown) = (status.rounds, dir.display());
+    match &status.digest {
+        // Who stops a server wants it stopped: that is no failure.
+        None if json => tracing::info!(rounds, folder = %shown, "stopped; the same command again goes on"),
+        None if quiet => {}
+        None => {
+            say!("stopped after {rounds} rounds; a snapshot and the log are in {shown}\ngo on: the same command again")
+        }
+        Some(digest) if json => tracing::info!(rounds, digest, folder = %shown, "done"),
+        Some(_) if quiet => {}
+        Some(_) => conclude(&status, &dir),
     }
     if arguments.common.json {
         print(&status)?;
@@ -65,6 +81,11 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         remove(&dir)?;
     }
     let again = Run::exists(&dir);
+    // Before anything is written.
+    std::net::TcpListener::bind(arguments.listen).with_context(|| format!("--listen {}", arguments.listen))?;
+    if !again {
+        Run::check_folder(&dir)?;
+    }
     let run = match again {
         true => Run::open(&dir, retention)?,
         false => {
@@ -152,7 +173,9 @@ fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
         })?,
     };
     let deadline = Duration::from_secs(arguments.common.deadline.unwrap_or(DEADLINE));
-    Ok(Rules { quorum, workers, deadline, max_members: (arguments.max_members as usize).max(workers) })
+    let max_members = arguments.max_members.map_or(workers.max(64), |most| most as usize);
+    ensure!(max_members >= workers, "--max-members {max_members}: accepted: at least --workers, which is {workers}");
+    Ok(Rules { quorum, workers, deadline, max_members })
 }
 
 fn security(arguments: &Serve) -> anyhow::Result<Security> {
@@ -215,36 +238,6 @@ fn show(bar: &ProgressBar, status: &Status) {
         status.left_out,
     ));
     bar.tick();
-}
-
-/// The log, around the bar.
-#[derive(Clone)]
-struct Around(ProgressBar);
-
-impl Write for Around {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        self.0.suspend(|| std::io::stderr().write(line))
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-fn log_to(arguments: &Serve, bar: &ProgressBar) {
-    let level = match (arguments.common.quiet, arguments.verbose) {
-        (true, _) => LevelFilter::ERROR,
-        (_, true) => LevelFilter::DEBUG,
-        _ => LevelFilter::INFO,
-    };
-    let around = Around(bar.clone());
-    let builder =
-        tracing_subscriber::fmt().with_max_level(level).with_writer(move || around.clone()).with_target(false);
-    // A log that was set before stays: tests may do so.
-    let _ = match arguments.log.as_str() {
-        "json" => builder.json().try_init(),
-        _ => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-    };
 }
 
 fn conclude(status: &Status, dir: &Path) {

@@ -174,7 +174,7 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
             std::process::exit(130); // asked twice: do not wait for the step
         }
         match team::rank_by_environment() {
-            None => say!("\nstopping: the checkpoint is written after this step (once more: stop at once, without it)"),
+            None => say!("\nstopping: what is under way is ended, and saved (once more: stop at once, without that)"),
             Some(0) => say!("\ntold to stop: the checkpoint is written after this step, if all workers are there"),
             Some(_) => {}
         }

@@ -5,13 +5,22 @@ use crate::error::{Error, Result};
 use crate::proto::run_client::RunClient;
 use crate::proto::{JoinRequest, Seat, Welcome};
 use crate::service::{PART, VERSION};
-use std::path::PathBuf;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
+use tower::service_fn;
+
+/// How long a server may take to answer the telephone, and to say who is welcome.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -51,12 +60,13 @@ impl JoinOptions {
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         let unusable =
             |what: &dyn std::fmt::Display, error: &dyn std::fmt::Display| Error::Usage(format!("{what}: {error}"));
+        if self.address.contains('/') {
+            return Err(unusable(&self.address, &"accepted: HOST:PORT, such as 192.0.2.7:7070"));
+        }
         let scheme = if self.ca.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address));
         let endpoint = endpoint.map_err(|error| unusable(&self.address, &error))?;
         let endpoint = endpoint
-            .connect_timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(15))
             .keep_alive_timeout(Duration::from_secs(15))
             .keep_alive_while_idle(true)
@@ -68,17 +78,19 @@ impl JoinOptions {
             }
             return Ok(endpoint);
         };
-        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| unusable(&path.display(), &error));
+        let read = |path: &Path| std::fs::read(path).map_err(|error| unusable(&path.display(), &error));
         certificates(ca)?; // or the error would come with the first connection, and say less
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
-        if let Some((certificate, key)) = &self.identity {
-            certificates(certificate)?;
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
-        }
         if let Some(name) = &self.server_name {
             tls = tls.domain_name(name);
         }
-        endpoint.tls_config(tls).map_err(|error| unusable(&ca.display(), &chain(&error)))
+        let with_tls = endpoint.clone().tls_config(tls.clone());
+        let with_tls = with_tls.map_err(|error| unusable(&ca.display(), &chain(&error)))?;
+        let Some((certificate, key)) = &self.identity else { return Ok(with_tls) };
+        certificates(certificate)?;
+        let tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        let both = format!("{} with {}", certificate.display(), key.display());
+        endpoint.tls_config(tls).map_err(|error| unusable(&both, &chain(&error)))
     }
 }
 
@@ -167,18 +179,56 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Joins over a connection of its own.
+///
+/// A server that wants a certificate and gets none says so after the handshake (TLS 1.3), and what it says may be lost with the
+/// connection. One that dies at this moment looks the same, but not three times.
 pub(crate) async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, End> {
-    let channel = endpoint.connect().await.map_err(|error| {
+    let nameless = options.ca.is_some() && options.identity.is_none();
+    for pause in [Duration::from_millis(100), Duration::from_millis(300)] {
+        match once(options, endpoint).await {
+            Err((true, End::Lost(_))) if nameless => tokio::time::sleep(pause).await,
+            joined => return joined.map_err(|(_, end)| end),
+        }
+    }
+    once(options, endpoint).await.map_err(|(greeted, end)| match end {
+        End::Lost(reason) if greeted => {
+            End::Refused(format!("it may want a certificate of the worker, for it closes the connection ({reason})"))
+        }
+        end => end,
+    })
+}
+
+/// The same, tried once; an error also says whether the server had taken the connection.
+async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (bool, End)> {
+    let silent = |_| End::Lost(format!("no answer for {} s", ANSWER.as_secs()));
+    // tonic would connect again by itself, at once and for ever; when to come back is the link's to say.
+    let used = AtomicBool::new(false);
+    let connector = service_fn(move |uri: tonic::codegen::http::Uri| {
+        let again = used.swap(true, Ordering::Relaxed);
+        async move {
+            if again {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was closed"));
+            }
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or_default())).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(stream))
+        }
+    });
+    let connected = timeout(ANSWER, endpoint.connect_with_connector(connector)).await;
+    let channel = connected.map_err(|late| (false, silent(late)))?.map_err(|error| {
         let text = chain(&error);
-        if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) }
+        (false, if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) })
     })?;
-    let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse());
-    let token =
-        token.transpose().map_err(|_| End::Refused("the token has characters that cannot be sent".to_owned()))?;
+    let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse()).transpose();
+    let token = token.map_err(|_| (true, End::Refused("the token has characters that cannot be sent".to_owned())))?;
     let client = RunClient::with_interceptor(channel, Token(token)).max_decoding_message_size(PART + (64 << 10));
     let mut seated = Seated { client, welcome: Welcome::default() };
     let request =
         JoinRequest { version: VERSION, name: options.name.clone(), run: options.run.clone().unwrap_or_default() };
-    seated.welcome = seated.client.join(request).await?.into_inner();
+    let answered = timeout(ANSWER, seated.client.join(request)).await;
+    let welcome = answered.map_err(|late| (false, silent(late)))?.map_err(|status| (true, status.into()))?;
+    seated.welcome = welcome.into_inner();
     Ok(seated)
 }

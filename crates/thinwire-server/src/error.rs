@@ -10,12 +10,13 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] thinwire::Error),
 
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: std::io::Error },
+    /// The cause is told with it, and so is no `source`, which whoever shows a chain of errors would tell again.
+    #[error("{path}: {cause}")]
+    Io { path: PathBuf, cause: std::io::Error },
 
     /// No room on the disk: nothing was written, nobody has seen the round, and it may be tried again.
-    #[error("{path}: no room on the disk ({source})")]
-    NoRoom { path: PathBuf, source: std::io::Error },
+    #[error("{path}: no room on the disk ({cause})")]
+    NoRoom { path: PathBuf, cause: std::io::Error },
 
     #[error("{path}: {problem}")]
     Damaged { path: PathBuf, problem: String },
@@ -36,11 +37,11 @@ impl Error {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.into();
         // A file that may not grow (a quota, a limit of the process) is as good as a full disk.
-        move |source| match source.kind() {
+        move |cause| match cause.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::FileTooLarge => {
-                Error::NoRoom { path, source }
+                Error::NoRoom { path, cause }
             }
-            _ => Error::Io { path, source },
+            _ => Error::Io { path, cause },
         }
     }
 

@@ -20,9 +20,6 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Rounds that wait for the worker; the server keeps the rest until there is room.
 const INBOX: usize = 8;
 
-/// How long the first contact may take: nobody knows yet whether the address is right.
-const FIRST: Duration = Duration::from_secs(20);
-
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -81,7 +78,7 @@ impl Link {
         let (shared, (seats, given)) = (Arc::<Shared>::default(), mpsc::unbounded_channel());
         runtime.spawn(speak(options.clone(), endpoint.clone(), Arc::clone(&shared), given));
         let link = Link { options, endpoint, shared, seats, seated: Mutex::new(None), runtime: Some(runtime) };
-        let welcome = link.sit_down(FIRST)?;
+        let welcome = link.sit_down()?;
         Ok((link, welcome))
     }
 
@@ -89,9 +86,9 @@ impl Link {
         self.runtime.as_ref().expect("there until it is dropped")
     }
 
-    /// Takes a seat, trying for as long as `patience`.
-    fn sit_down(&self, patience: Duration) -> Result<Welcome> {
-        let (began, mut pause) = (Instant::now(), SHORTEST);
+    /// Takes a seat, for as long as the patience lasts: the server may come after its workers.
+    fn sit_down(&self) -> Result<Welcome> {
+        let (began, mut pause, patience) = (Instant::now(), SHORTEST, self.options.patience);
         loop {
             match self.runtime().block_on(connect(&self.options, &self.endpoint)) {
                 Ok(seated) => {
@@ -99,22 +96,27 @@ impl Link {
                     *self.seated.lock().unwrap_or_else(PoisonError::into_inner) = Some(seated);
                     return Ok(welcome);
                 }
-                Err(End::Lost(reason)) if began.elapsed() > patience => {
+                Err(End::Lost(reason)) if began.elapsed() >= patience => {
                     let (address, seconds) = (self.options.address.clone(), patience.as_secs());
                     return Err(Error::Unreachable { address, seconds, reason });
                 }
-                Err(End::Lost(_) | End::Gap) => std::thread::sleep(pause),
                 Err(End::Refused(reason)) => {
                     return Err(Error::Refused { address: self.options.address.clone(), reason });
                 }
+                Err(End::Lost(reason)) if pause == SHORTEST => {
+                    let (address, seconds) = (&self.options.address, patience.as_secs());
+                    tracing::warn!(address, reason, "the server is out of reach; trying again for {seconds} s");
+                }
+                Err(End::Lost(_) | End::Gap) => {}
             }
+            std::thread::sleep(pause.min(patience.saturating_sub(began.elapsed())));
             pause = longer(pause);
         }
     }
 
     /// The same after a gap.
     pub fn join_again(&self) -> Result<Welcome> {
-        self.sit_down(self.options.patience)
+        self.sit_down()
     }
 
     /// The newest snapshot, and of how many rounds it is. If the connection is lost meanwhile, it is fetched by another.
@@ -128,7 +130,7 @@ impl Link {
                 Err(End::Refused(reason)) => {
                     return Err(Error::Refused { address: self.options.address.clone(), reason });
                 }
-                Err(End::Lost(_) | End::Gap) => _ = self.sit_down(self.options.patience)?,
+                Err(End::Lost(_) | End::Gap) => _ = self.sit_down()?,
             }
         }
     }
@@ -297,7 +299,12 @@ async fn again(
             End::Lost(reason) => {
                 let away = *shared.state().away.get_or_insert_with(Instant::now);
                 if tries == 0 {
-                    tracing::warn!(address = options.address, reason, "the connection to the server is lost");
+                    let seconds = options.patience.as_secs();
+                    tracing::warn!(
+                        address = options.address,
+                        reason,
+                        "the server is lost; trying again for {seconds} s"
+                    );
                 }
                 if away.elapsed() > options.patience {
                     let (address, seconds) = (options.address.clone(), options.patience.as_secs());
@@ -311,7 +318,15 @@ async fn again(
         match connect(options, endpoint).await {
             Ok(seated) => {
                 let mut state = shared.state();
-                state.returns += u64::from(state.away.take().is_some());
+                if let Some(since) = state.away.take() {
+                    state.returns += 1;
+                    let seconds = since.elapsed().as_secs_f64();
+                    tracing::info!(
+                        address = options.address,
+                        round = seated.welcome.rounds,
+                        "the server is back after {seconds:.1} s"
+                    );
+                }
                 return Some(seated);
             }
             Err(failed) => end = failed,

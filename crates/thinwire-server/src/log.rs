@@ -95,7 +95,7 @@ impl Shelf {
         let path = segment_path(&self.dir, segment);
         let bytes = match frames::read(&path, place) {
             // Dropped since we looked.
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             bytes => bytes?,
         };
         let record = Record::parse(round, bytes).ok_or_else(|| Error::damaged(&path, format!("round {round}")))?;

@@ -96,6 +96,22 @@ impl Run {
         dir.join("run.json").exists()
     }
 
+    /// Whether a run may start in `dir`: in a new folder, an empty one, or where another start came to nothing.
+    pub fn check_folder(dir: &Path) -> Result<()> {
+        let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+        let ours = ["log-", "inputs-", "snapshot-", "residue-", "members.json", "lock"];
+        for entry in entries {
+            let name = entry.map_err(Error::io(dir))?.file_name().to_string_lossy().into_owned();
+            if !ours.iter().any(|prefix| name.starts_with(prefix)) {
+                return Err(Error::Usage(format!(
+                    "{}: has other things in it ({name}); a run wants a folder of its own",
+                    dir.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Starts a run in `dir`.
     pub fn create(
         dir: &Path,

@@ -72,9 +72,10 @@ impl Server {
         self.keeper.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Ends the round that is being made, if one is, writes a last snapshot, and stops.
-    pub fn stop(mut self) -> Result<()> {
-        self.shut_down()
+    /// Ends the round that is being made, if one is, writes a last snapshot, and stops. What it then was.
+    pub fn stop(mut self) -> Result<Status> {
+        self.shut_down()?;
+        Ok(self.status())
     }
 
     fn shut_down(&mut self) -> Result<()> {

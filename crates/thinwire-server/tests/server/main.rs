@@ -3,6 +3,7 @@
 mod away;
 mod campaign;
 mod helper;
+mod lives;
 mod process;
 mod same_bits;
 mod trust;

@@ -48,8 +48,11 @@ impl Frames {
     pub fn create(path: PathBuf, magic: [u8; 4]) -> Result<Frames> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.map_err(Error::io(&path))?;
-        file.sync_all().map_err(Error::io(&path))?;
-        flush_folder(&path)?;
+        let flushed = file.sync_all().map_err(Error::io(&path)).and_then(|()| flush_folder(&path));
+        if let Err(error) = flushed {
+            let _ = std::fs::remove_file(&path); // else an empty file would stand where others go on without it
+            return Err(error);
+        }
         Ok(Frames::of(path, file, magic, 0))
     }
 
@@ -204,16 +207,38 @@ pub fn flush_folder(file: &Path) -> Result<()> {
     flushed.map_err(Error::io(folder))
 }
 
+/// What files are called while they are written.
+pub const UNFINISHED: &str = ".unfinished";
+
 /// Writes a file by rename: it is there whole, or not at all.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let draft = PathBuf::from(format!("{}.unfinished", path.display()));
-    let written = File::create(&draft).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    let draft = PathBuf::from(format!("{}{UNFINISHED}", path.display()));
+    let fill = |mut file: File| {
+        #[cfg(test)]
+        if let Some(room) = WHOLE_ROOM.get() {
+            let fits = (room as usize).min(bytes.len());
+            WHOLE_ROOM.set(Some(room - fits as u64));
+            file.write_all(&bytes[..fits])?;
+            if fits < bytes.len() {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            return file.sync_all();
+        }
+        file.write_all(bytes).and_then(|()| file.sync_all())
+    };
+    let written = File::create(&draft).and_then(fill);
     if let Err(error) = written {
         let _ = std::fs::remove_file(&draft);
         return Err(Error::io(path)(error));
     }
     std::fs::rename(&draft, path).map_err(Error::io(path))?;
     flush_folder(path)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// For tests: so many bytes more of whole files, then the disk is full.
+    pub static WHOLE_ROOM: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
 #[cfg(test)]

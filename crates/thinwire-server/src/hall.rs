@@ -36,6 +36,8 @@ pub struct Hall {
     pub checker: Owner,
     /// One more than the last round that counted each slot.
     counted: Mutex<BTreeMap<u32, u64>>,
+    /// Seats whose names are on the disk.
+    names_kept: Mutex<usize>,
     /// Why no rounds are made, if none are.
     trouble: Mutex<Option<String>>,
     /// The digest of the final parameters, when the run has come to its end.
@@ -97,12 +99,12 @@ impl Hall {
     /// For `run`, which the keeper gets.
     pub fn new(run: &Run, rules: Rules) -> Result<Hall> {
         let path = members_path(run.dir());
-        let names = match std::fs::read(&path) {
+        let names: Vec<String> = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, error))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(Error::io(&path)(error)),
         };
-        let rounds = run.rounds();
+        let (rounds, names_kept) = (run.rounds(), names.len());
         let last = rounds.checked_sub(1).map(|round| run.shelf().read(round)).transpose()?.flatten().map(Arc::new);
         let counted_last = last.iter().flat_map(|record| record.counted.iter().map(|counted| counted.slot));
         let counted_last = counted_last.collect::<Vec<_>>();
@@ -127,6 +129,7 @@ impl Hall {
             shelf: run.shelf(),
             checker: Owner::new(&run.spec.config, run.spec.parameters)?,
             counted: Mutex::new(counted),
+            names_kept: Mutex::new(names_kept),
             trouble: Mutex::new(None),
             end: Mutex::new(end),
             stats: Stats::default(),
@@ -156,9 +159,15 @@ impl Hall {
         lock(&self.counted).get(&slot).copied().unwrap_or(0)
     }
 
-    /// Remembers who sits where, for the server that comes after this one.
-    pub fn keep_names(&self, names: &[String]) -> Result<()> {
-        write_whole(&members_path(&self.dir), &serde_json::to_vec(names).expect("plain data"))
+    /// Remembers who has the seat `slot`, and all before it, for the server that comes after this one.
+    pub fn keep_names(&self, table: &Table, slot: u32) -> Result<()> {
+        let mut kept = lock(&self.names_kept);
+        if *kept <= slot as usize {
+            let names = table.names();
+            write_whole(&members_path(&self.dir), &serde_json::to_vec(&names).expect("plain data"))?;
+            *kept = names.len();
+        }
+        Ok(())
     }
 
     /// A round that is on the disk.
@@ -171,6 +180,10 @@ impl Hall {
 
     /// Everyone may see it now.
     fn publish(&self, record: Record, run: &Run) {
+        // Before the table is open: who sits down then must hear that it was counted.
+        for counted in &record.counted {
+            lock(&self.counted).insert(counted.slot, record.round + 1);
+        }
         let reported = {
             let mut table = self.table();
             let slots = record.counted.iter().map(|counted| counted.slot);
@@ -184,9 +197,6 @@ impl Hall {
         };
         if let Some(loss) = reported {
             lock(&self.curve).push(record.round, loss);
-        }
-        for counted in &record.counted {
-            lock(&self.counted).insert(counted.slot, record.round + 1);
         }
         if let Next::End(digest) = run.next() {
             *lock(&self.end) = Some(*digest);

@@ -120,7 +120,7 @@ pub fn numbered(dir: &Path, prefix: &str) -> Result<Vec<(u64, PathBuf)>> {
         let path = entry.map_err(Error::io(dir))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')?.split('.').next()?.parse().ok());
-        if let Some(number) = number.filter(|_| !name.ends_with(".unfinished")) {
+        if let Some(number) = number.filter(|_| !name.ends_with(frames::UNFINISHED)) {
             found.push((number, path));
         }
     }
@@ -191,21 +191,21 @@ impl Log {
     /// Drops segments that are wholly before `round`.
     pub fn drop_before(&mut self, round: u64) -> Result<()> {
         loop {
-            let dropped = {
-                let mut index = self.shelf.index();
-                match index.segments.get(1).copied() {
-                    Some(second) if second <= round => {
-                        let first = index.segments.pop_front().expect("two segments");
-                        let gone = (second - index.oldest) as usize;
-                        index.places.drain(..gone);
-                        index.oldest = second;
-                        first
-                    }
+            let (first, second) = {
+                let index = self.shelf.index();
+                match (index.segments.front(), index.segments.get(1)) {
+                    (Some(first), Some(second)) if *second <= round => (*first, *second),
                     _ => return Ok(()),
                 }
             };
-            let path = segment_path(&self.shelf.dir, dropped);
+            // The file first: one that stays while later ones go would be a hole in the log.
+            let path = segment_path(&self.shelf.dir, first);
             std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            let mut index = self.shelf.index();
+            index.segments.pop_front();
+            let gone = (second - index.oldest) as usize;
+            index.places.drain(..gone);
+            index.oldest = second;
         }
     }
 

@@ -20,6 +20,7 @@ use crate::link::Link;
 use crate::proto::Welcome;
 use crate::snapshot::{self, Own};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,16 +35,22 @@ pub struct Membership {
     /// The run, and the name of the worker in it.
     pub run: String,
     pub name: String,
-    /// Rounds that the checkpoint has heard.
-    pub rounds: u64,
+    /// Rounds heard, by steps. While a checkpoint is written also of the one before: either may be what a kill leaves.
+    pub rounds: BTreeMap<u64, u64>,
 }
 
 impl Membership {
     const FILE: &str = "member.json";
 
-    /// Whose checkpoint is in `dir`, if one is.
+    /// Whose checkpoint is in `dir`, if one is: this is written before the first.
     pub fn read(dir: &Path) -> Option<Membership> {
+        std::fs::metadata(dir.join("manifest.json")).ok()?;
         serde_json::from_slice(&std::fs::read(dir.join(Membership::FILE)).ok()?).ok()
+    }
+
+    fn write(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        write_whole(&dir.join(Membership::FILE), &serde_json::to_vec_pretty(self).expect("plain data"))
     }
 }
 
@@ -115,12 +122,16 @@ impl RemoteGroup {
             return Err(Error::Usage(format!("{}: of {theirs:?}, not of {ours:?}", dir.display())));
         }
         let mut params = vec![0.0; self.parameters()];
-        let line = Line::new(&self.link, &self.welcome, saved.rounds);
+        let line = Line::new(&self.link, &self.welcome, 0);
         let state = line.shared();
         let mut worker = Worker::resume(&self.config, dir, &mut params, Box::new(line))?;
-        let counted_since = self.welcome.counted > saved.rounds;
-        if !counted_since && self.welcome.oldest <= saved.rounds && saved.rounds <= self.welcome.rounds {
-            self.link.follow(saved.rounds);
+        let rounds = saved.rounds.get(&worker.steps()).copied().ok_or_else(|| {
+            Error::Usage(format!("{}: the checkpoint is of another step than {}", dir.display(), Membership::FILE))
+        })?;
+        state.round.store(rounds, Ordering::Relaxed);
+        let counted_since = self.welcome.counted > rounds;
+        if !counted_since && self.welcome.oldest <= rounds && rounds <= self.welcome.rounds {
+            self.link.follow(rounds);
             return self.member(worker, state, params);
         }
         let own = Own::of(&mut worker);
@@ -377,10 +388,15 @@ impl Member {
 
     /// Saves what [`RemoteGroup::resume`] comes back with.
     pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
-        self.worker.save(dir, params)?;
         let (run, name) = (self.group.welcome.run.clone(), self.group.name.clone());
-        let text = serde_json::to_vec_pretty(&Membership { run, name, rounds: self.rounds() }).expect("plain data");
-        write_whole(&dir.join(Membership::FILE), &text)
+        let now = Membership { run, name, rounds: BTreeMap::from([(self.steps(), self.rounds())]) };
+        let mut both = now.clone();
+        if let Some(saved) = Membership::read(dir).filter(|saved| saved.run == now.run && saved.name == now.name) {
+            both.rounds.extend(saved.rounds);
+        }
+        both.write(dir)?;
+        self.worker.save(dir, params)?;
+        now.write(dir)
     }
 
     /// Tells the server that nobody need wait for this worker any more.

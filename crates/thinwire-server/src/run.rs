@@ -205,6 +205,7 @@ impl Run {
         let dir = dir.to_owned();
         let run = Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot, _lock: lock };
         run.remove(|number| number != snapshot)?;
+        run.remove_unfinished()?;
         Ok(run)
     }
 
@@ -314,6 +315,17 @@ impl Run {
                 if which(number) {
                     std::fs::remove_file(&path).map_err(Error::io(&path))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a server that died was writing.
+    fn remove_unfinished(&self) -> Result<()> {
+        for entry in std::fs::read_dir(&self.dir).map_err(Error::io(&self.dir))? {
+            let path = entry.map_err(Error::io(&self.dir))?.path();
+            if path.to_string_lossy().ends_with(frames::UNFINISHED) {
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
             }
         }
         Ok(())

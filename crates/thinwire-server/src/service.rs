@@ -49,7 +49,7 @@ impl From<Refusal> for Status {
             Refusal::Full(_) => Status::resource_exhausted(text),
             Refusal::Name => Status::invalid_argument(text),
             Refusal::Replaced => Status::aborted(text),
-            Refusal::Restarted | Refusal::Superseded => Status::unavailable(text),
+            Refusal::Restarted | Refusal::Superseded | Refusal::Making => Status::unavailable(text),
             Refusal::Early(..) => Status::failed_precondition(text),
             Refusal::Another(_) => Status::already_exists(text),
         }
@@ -59,6 +59,11 @@ impl From<Refusal> for Status {
 fn internal(error: impl std::fmt::Display) -> Status {
     tracing::error!(%error, "a worker could not be answered");
     Status::internal("the server has a problem; its log says which")
+}
+
+fn unwritten(error: crate::Error) -> Status {
+    tracing::error!(%error, "a worker could not be given a seat");
+    Status::unavailable("the server cannot write down who has which seat; its log says why")
 }
 
 impl Service {
@@ -88,11 +93,9 @@ impl Service {
         }
         let (slot, session) = {
             let mut table = hall.table();
-            let known = table.seats().len();
             let joined = table.join(&request.name, Instant::now())?;
-            if table.seats().len() > known {
-                hall.keep_names(&table.names()).map_err(internal)?;
-            }
+            // Nobody is told of a seat that the next server would give to another.
+            hall.keep_names(&table, joined.0).map_err(unwritten)?;
             joined
         };
         Ok(Welcome {
@@ -195,7 +198,12 @@ impl Drop for Following {
 impl Run for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Answer<Welcome> {
         let request = request.into_inner();
-        let welcome = self.refuse(&request.name.chars().take(64).collect::<String>(), self.welcome(&request))?;
+        let mut rounds = self.hall.rounds.subscribe();
+        if self.hall.table().is_making(&request.name) {
+            let _ = tokio::time::timeout(PAUSE, rounds.changed()).await;
+        }
+        let welcome = self.welcome(&request);
+        let welcome = self.refuse(&request.name.chars().take(64).collect::<String>(), welcome)?;
         tracing::info!(name = request.name, slot = welcome.slot, round = welcome.rounds, "a worker joins");
         Ok(Response::new(welcome))
     }

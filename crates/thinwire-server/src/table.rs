@@ -63,6 +63,8 @@ pub struct Table {
     expected: Option<Arc<[u8]>>,
     arrived: BTreeMap<u32, Arrived>,
     first: Option<Instant>,
+    /// Whom the round counts that is being made.
+    making: Vec<u32>,
 }
 
 /// What becomes of a round.
@@ -85,6 +87,8 @@ pub enum Refusal {
     Replaced,
     #[error("the server has been started anew; join again")]
     Restarted,
+    #[error("the round that counts this worker is being written; join again")]
+    Making,
     #[error("the same worker has begun to send another message")]
     Superseded,
     #[error("round {0} is not open yet; this is round {1}")]
@@ -111,7 +115,8 @@ impl Table {
         };
         let seats = names.into_iter().enumerate().map(seat).collect();
         let sessions = u64::from(start) << 32;
-        Table { rules, seats, sessions, round: 0, step: 0, expected: None, arrived: BTreeMap::new(), first: None }
+        let (arrived, making) = (BTreeMap::new(), Vec::new());
+        Table { rules, seats, sessions, round: 0, step: 0, expected: None, arrived, first: None, making }
     }
 
     pub fn seats(&self) -> &[Seat] {
@@ -142,6 +147,10 @@ impl Table {
     }
 
     /// Gives `name` its seat, or a new one, and a session; whoever had the seat is put out.
+    ///
+    /// A message that waits for its round goes with the one who sent it: if it is the same worker, it sends it again; if it is one
+    /// that came back with a checkpoint, it owes what the message told, and would tell it twice. For the same reason nobody sits
+    /// down whose message is in the round that is being made: soon it is known to have been counted.
     pub fn join(&mut self, name: &str, now: Instant) -> Result<(u32, u64), Refusal> {
         let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -156,10 +165,21 @@ impl Table {
             }
             None => return Err(Refusal::Full(self.rules.max_members)),
         };
+        if self.making.contains(&(slot as u32)) {
+            return Err(Refusal::Making);
+        }
+        if self.arrived.remove(&(slot as u32)).is_some() && self.arrived.is_empty() {
+            self.first = None;
+        }
         self.sessions += 1;
         let seat = &mut self.seats[slot];
         (seat.session, seat.following, seat.lost) = (self.sessions, 0, Some(now));
         Ok((slot as u32, self.sessions))
+    }
+
+    /// Whether the round that is being made counts `name`, who may not sit down until it is there.
+    pub fn is_making(&self, name: &str) -> bool {
+        self.making.iter().any(|slot| self.seats[*slot as usize].name == name)
     }
 
     fn seat(&mut self, slot: u32, session: u64) -> Result<&mut Seat, Refusal> {
@@ -291,6 +311,7 @@ impl Table {
         self.expected = None;
         self.first = None;
         let arrived = std::mem::take(&mut self.arrived);
+        self.making = arrived.keys().copied().collect();
         arrived.into_iter().map(|(slot, arrived)| (slot, arrived.message)).collect()
     }
 
@@ -309,6 +330,7 @@ impl Table {
         let header = expected.as_deref().and_then(|expected| Header::read(expected, 0).ok());
         self.step = header.map_or(self.step, |(header, _)| header.step);
         (self.round, self.expected) = (round, expected);
+        self.making.clear();
     }
 }
 
@@ -421,6 +443,25 @@ mod tests {
         table.follows(c.0, c.1).unwrap();
         send(&mut table, c, after(now, 1));
         assert_eq!(table.decide(after(now, 1)), Decision::Close);
+    }
+
+    #[test]
+    fn a_message_goes_with_the_one_who_sent_it() {
+        let (mut table, now) = table(RULES, 3);
+        let [a, b] = ["a", "b"].map(|name| sit(&mut table, name, now));
+        send(&mut table, a, now);
+        let a = sit(&mut table, "a", after(now, 9)); // another life of a, with another message
+        assert_eq!(table.arrived(), 0);
+        table.arrive(a.0, a.1, 3, vec![77], None, after(now, 9)).unwrap();
+        assert_eq!(table.decide(after(now, 10)), Decision::WaitUntil(after(now, 19)), "it is the first");
+        send(&mut table, b, after(now, 10));
+        assert_eq!(table.close().into_values().collect::<Vec<_>>(), [vec![77], vec![1]]);
+        // Whether its last message counts must be known before it may come back.
+        assert_eq!(table.join("a", now), Err(Refusal::Making));
+        table.join("c", now).unwrap();
+        table.closed([0, 1].into_iter());
+        table.open(4, Some(Arc::from(&b"header"[..])));
+        table.join("a", now).unwrap();
     }
 
     #[test]

@@ -202,6 +202,50 @@ fn without_room_on_the_disk_no_round_happens_and_nothing_is_lost() {
     }
 }
 
+/// Snapshots that cannot be written, wholly or in part, stop nothing: they are tried again with every round, and the log goes on.
+#[test]
+fn without_room_for_snapshots_the_run_goes_on_and_comes_back() {
+    for words in CASES {
+        let began = std::cell::Cell::new(0);
+        watched(words, |run, _| {
+            let rounds = run.rounds();
+            assert_eq!(
+                run.snapshot,
+                if rounds < 17 { 0 } else { 17 + (rounds - 17) / 7 * 7 },
+                "{words}, round {rounds}"
+            );
+            let log = run.shelf();
+            assert!(
+                (0..rounds).all(|round| log.read(round).unwrap().is_some() || rounds > 17),
+                "{words}, round {rounds}"
+            );
+            let copy = copied(run.dir());
+            let mut again = Run::open(copy.path(), RETENTION).unwrap();
+            assert_eq!(state(run), state(&mut again), "{words}, round {rounds}");
+            // Round 7 would have the first. From then on there is room for less than all of it, each time for another part.
+            let part = (rounds % 4) * 100;
+            frames::WHOLE_ROOM.set((6..16).contains(&rounds).then_some(part));
+            began.set(rounds);
+            let left = numbered(run.dir(), "snapshot").unwrap().len() + numbered(run.dir(), "inputs").unwrap().len();
+            assert_eq!(left, 2, "{words}: nothing is left of those that failed");
+            let drafts = std::fs::read_dir(run.dir()).unwrap().map(|entry| entry.unwrap().file_name());
+            assert!(!drafts.into_iter().any(|name| name.to_string_lossy().ends_with(frames::UNFINISHED)), "{words}");
+        });
+        assert!(began.get() > 17, "{words}: it went on");
+    }
+}
+
+/// What a server was writing when it died does not stay for ever.
+#[test]
+fn drafts_of_a_server_that_died_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Run::create(dir.path(), &config(CASES[0]), &[0.0; D], WORKERS, STEPS, String::new(), RETENTION).unwrap());
+    let draft = dir.path().join(format!("snapshot-000000000007.00.safetensors{}", frames::UNFINISHED));
+    std::fs::write(&draft, [0; 10]).unwrap();
+    Run::open(dir.path(), RETENTION).unwrap();
+    assert!(!draft.exists());
+}
+
 #[test]
 fn what_is_kept_is_bounded() {
     watched(CASES[0], |run, _| {

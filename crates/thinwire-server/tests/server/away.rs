@@ -75,3 +75,81 @@ fn a_snapshot_may_be_newer_than_the_welcome() {
     train_to(rounds + 1, &mut near, &mut x, 0);
     assert_eq!(link.receive(rounds).unwrap().round, rounds);
 }
+
+/// It was killed after it had sent its message and before the round was closed, and comes back with the checkpoint that the message
+/// was made from. What it owed must be told once.
+#[test]
+fn the_message_of_a_life_that_ended_is_not_counted_beside_the_next() {
+    let (config, dir) = (config(CASES[5], STEPS), tempfile::tempdir().unwrap());
+    let server = serve(&dir.path().join("run"), &config, &start(D), rules(2), STEPS);
+    let checkpoint = dir.path().join("checkpoint");
+    let (mut near, mut x) = join(server.address(), "near").start().unwrap();
+    let (mut first, mut y) = join(server.address(), "far").start().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            train_to(5, &mut first, &mut y, 1);
+            (first, y)
+        });
+        train_to(5, &mut near, &mut x, 0);
+        let (mut first, mut y) = other.join().unwrap();
+        first.save(&checkpoint, &y).unwrap();
+        let killed = scope.spawn(move || {
+            let gradient = gradient(1, first.steps(), &y);
+            first.step(&mut y, &gradient).map(|()| first.left_out())
+        });
+        while server.status().arrived == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (mut again, mut y) = join(server.address(), "far").resume(&checkpoint).unwrap();
+        let other = scope.spawn(move || {
+            train_to(6, &mut again, &mut y, 7); // another gradient than before
+            (again, y)
+        });
+        train_to(6, &mut near, &mut x, 0);
+        let (again, y) = other.join().unwrap();
+        assert_eq!(again.left_out(), 0, "the round counts the message of the life that is");
+        assert!(killed.join().unwrap().is_ok_and(|left_out| left_out == 1), "and not the one before it");
+        assert_eq!(x, y);
+        assert_eq!(server.status().members.iter().map(|member| member.rounds).collect::<Vec<_>>(), [6, 6]);
+    });
+}
+
+/// It was killed while it wrote a checkpoint: what is told beside it is of the new one, or of the old one, and so is the checkpoint.
+#[test]
+fn a_checkpoint_that_was_being_written_brings_it_back_all_the_same() {
+    let (config, dir) = (config(CASES[5], STEPS), tempfile::tempdir().unwrap());
+    let server = serve(&dir.path().join("run"), &config, &start(D), rules(1), STEPS);
+    let (mut member, mut x) = join(server.address(), "one").start().unwrap();
+    let copy = |from: &std::path::Path, only: &dyn Fn(&str) -> bool, to: &std::path::Path| {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if only(&name) {
+                std::fs::copy(entry.path(), to.join(name)).unwrap();
+            }
+        }
+    };
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    train_to(7, &mut member, &mut x, 0);
+    member.save(&old, &x).unwrap();
+    let at_old = x.clone();
+    train_to(20, &mut member, &mut x, 0);
+    copy(&old, &|_| true, &new);
+    member.save(&new, &x).unwrap();
+    // Beside the old checkpoint the word that is written before the new one; then the new one with that word still.
+    let both = thinwire_server::Membership::read(&old).unwrap();
+    let word = thinwire_server::Membership::read(&new).unwrap();
+    assert_eq!((both.rounds.len(), word.rounds.len()), (1, 1));
+    let rounds = both.rounds.iter().chain(&word.rounds).map(|(steps, rounds)| (*steps, *rounds)).collect();
+    let both = serde_json::to_vec(&thinwire_server::Membership { rounds, ..both }).unwrap();
+    drop(member);
+    for (folder, steps) in [(&old, 7), (&new, 20)] {
+        std::fs::write(folder.join("member.json"), &both).unwrap();
+        let (mut member, params) = join(server.address(), "one").resume(folder).unwrap();
+        assert!(member.steps() >= 20, "it has followed: {} steps of {steps}", member.steps());
+        assert_eq!(params, x);
+        assert_ne!(params, at_old);
+        member.save(folder, &params).unwrap();
+        assert_eq!(thinwire_server::Membership::read(folder).unwrap().rounds.len(), 1);
+    }
+}

@@ -11,6 +11,8 @@
 //! ```
 //!
 //! which a message that was lost, or counted twice, would break by about as much as one update.
+//!
+//! Workers are threads here, which can tell all this; [`lives`](crate::lives) has them in processes of their own.
 
 use crate::helper::*;
 use crate::process::Process;
@@ -24,16 +26,16 @@ use thinwire::optimizer::Slot;
 use thinwire_server::{JoinOptions, Member, RemoteGroup, Run};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const D: usize = 64;
-const WORKERS: usize = 4;
-const DEADLINE: Duration = Duration::from_millis(250);
+pub const D: usize = 64;
+pub const WORKERS: usize = 4;
+pub const DEADLINE: Duration = Duration::from_millis(250);
 
 /// Of the loss at the start: how much higher a run with faults may end. Efficient-Adam's updates are owed whole, and it makes up
 /// for what it missed; 1-bit Adam and 0/1 Adam drop the gradients of exact rounds, and what they owe disturbs their momentum.
-const MARGIN: [f64; 2] = [0.02, 0.1];
+pub const MARGIN: [f64; 2] = [0.02, 0.1];
 
 /// A number below `below`, the same whenever asked.
-fn chance(seed: u64, what: &str, which: u64, below: u64) -> u64 {
+pub fn chance(seed: u64, what: &str, which: u64, below: u64) -> u64 {
     xxh3_64_with_seed(format!("{what} {which}").as_bytes(), seed) % below
 }
 
@@ -152,12 +154,30 @@ struct Outcome {
     dir: tempfile::TempDir,
 }
 
+/// Kills the server now and then, for as long as the workers run, and starts it again; how often.
+pub fn haunt(mut server: Process, seed: u64, faults: bool, furthest: &AtomicU64, running: &AtomicBool) -> u64 {
+    let (mut next, mut kills) = (20, 0);
+    while running.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1 + chance(seed, "moment", kills, 7)));
+        if faults && furthest.load(Ordering::Relaxed) >= next {
+            next += 25 + chance(seed, "server", kills, 40);
+            server.kill();
+            if kills % 2 == 1 {
+                server.tear(1 + chance(seed, "tear", kills, 50) as usize);
+            }
+            kills += 1;
+            server = server.again(DEADLINE);
+        }
+    }
+    kills
+}
+
 /// A run of `steps` under `words`, with faults or without.
 fn campaign(words: &str, steps: u64, seed: u64, faults: bool) -> Outcome {
     let (config, dir) = (config(words, steps), tempfile::tempdir().unwrap());
     let folder = dir.path().join("server");
     drop(Run::create(&folder, &config, &start(D), WORKERS, steps, String::new(), RETENTION).unwrap());
-    let mut server = Process::start(&folder, None, DEADLINE);
+    let server = Process::start(&folder, None, DEADLINE);
     let address = server.address;
     let wires = [(); WORKERS].map(|()| Wire::new(address));
     let (seen, furthest, running) = (Mutex::new(Seen::default()), AtomicU64::new(0), AtomicBool::new(true));
@@ -169,22 +189,7 @@ fn campaign(words: &str, steps: u64, seed: u64, faults: bool) -> Outcome {
             .enumerate()
             .map(|(worker, wire)| scope.spawn(move || live(worker, seed, faults, wire, dir, seen, furthest)));
         let workers = workers.collect::<Vec<_>>();
-        let killer = scope.spawn(move || {
-            let mut next = 20;
-            while running.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(1 + chance(seed, "moment", server_kills, 7)));
-                if faults && furthest.load(Ordering::Relaxed) >= next {
-                    next += 25 + chance(seed, "server", server_kills, 40);
-                    server.kill();
-                    if server_kills % 2 == 1 {
-                        server.tear(1 + chance(seed, "tear", server_kills, 50) as usize);
-                    }
-                    server_kills += 1;
-                    server = Process::start(&folder, Some(address), DEADLINE);
-                }
-            }
-            server_kills
-        });
+        let killer = scope.spawn(move || haunt(server, seed, faults, furthest, running));
         let ends = workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>();
         running.store(false, Ordering::Relaxed);
         server_kills = killer.join().unwrap();

@@ -2,7 +2,10 @@
 
 mod away;
 mod campaign;
+mod chromium;
 mod helper;
+mod lives;
+mod page;
 mod process;
 mod same_bits;
 mod trust;

@@ -18,17 +18,23 @@ pub struct Process {
     pub address: SocketAddr,
 }
 
+/// This program, to run one test, which finds in `variable` what it is told.
+pub fn this_program(test: &str, variable: &str, told: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, told)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
 impl Process {
     /// Serves the run in `dir`, at a port that is free or at `address`.
     pub fn start(dir: &Path, address: Option<SocketAddr>, deadline: Duration) -> Process {
         let address = address.unwrap_or("127.0.0.1:0".parse().unwrap());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process::serves_when_told_to", "--nocapture"])
-            .env(FOLDER, format!("{}\n{address}\n{}", dir.display(), deadline.as_millis()))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let told = format!("{}\n{address}\n{}", dir.display(), deadline.as_millis());
+        let mut child = this_program("process::serves_when_told_to", FOLDER, &told);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let found = lines.map_while(Result::ok).find_map(|line| line.split("serving at ").nth(1)?.trim().parse().ok());
         Process { child, dir: dir.to_owned(), address: found.expect("a server that serves") }
@@ -38,6 +44,11 @@ impl Process {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Serves again, where it did, after it was killed.
+    pub fn again(self, deadline: Duration) -> Process {
+        Process::start(&self.dir, Some(self.address), deadline)
     }
 
     /// As if it had died while it wrote the next round: some of a frame, at the end of the log.

@@ -20,8 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thinwire_models::{Learner, Score, Share};
-use thinwire_server::{JoinOptions, Member, Membership, RemoteGroup};
+use thinwire_server::{Interrupter, JoinOptions, Member, Membership, RemoteGroup};
 use tracing_subscriber::filter::LevelFilter;
+
+/// How long a worker that is told to stop waits for the round that it is in, while the server is in reach.
+const LAST_ROUND: Duration = Duration::from_secs(5);
 
 pub fn command(arguments: &Join) -> Outcome {
     let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
@@ -196,13 +199,17 @@ impl<'a> Work<'a> {
     }
 
     fn run(mut self, arguments: &Join) -> Outcome<(Summary, Vec<f32>)> {
+        end_with_signal(self.member.interrupter());
         let every = self.job.settings.eval_every.expect("resolved");
         let (mut evaluated, mut saved) = (self.first / every, self.first / self.checkpoint_every.max(1));
         while !self.member.is_done() {
             if STOP.load(Ordering::Relaxed) {
                 return Err(self.interrupted(arguments));
             }
-            self.step().map_err(Failure::Run)?;
+            if let Err(error) = self.step() {
+                let told = STOP.load(Ordering::Relaxed) && self.member.is_interrupted();
+                return Err(if told { self.interrupted(arguments) } else { Failure::Run(error) });
+            }
             let done = self.member.steps();
             if done / every > evaluated && !self.member.is_done() {
                 evaluated = done / every;
@@ -321,6 +328,21 @@ impl<'a> Work<'a> {
             * settings.accumulate.expect("resolved");
         (self.own * units) as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }
+}
+
+/// After Ctrl-C ends a wait for a round that does not come.
+fn end_with_signal(interrupter: Interrupter) {
+    let watch = move || {
+        let mut told = None;
+        while told.is_none_or(|told: Instant| told.elapsed() < LAST_ROUND && !interrupter.is_away()) {
+            std::thread::sleep(Duration::from_millis(50));
+            if STOP.load(Ordering::Relaxed) {
+                told.get_or_insert_with(Instant::now);
+            }
+        }
+        interrupter.interrupt();
+    };
+    std::thread::spawn(watch);
 }
 
 /// What this worker's part came to, for people.

@@ -153,8 +153,9 @@ impl From<Status> for End {
             | Code::Unauthenticated
             | Code::ResourceExhausted
             | Code::Aborted
+            | Code::OutOfRange
             | Code::Unimplemented => End::Refused(text),
-            Code::OutOfRange => End::Gap,
+            Code::NotFound => End::Gap,
             _ => End::Lost(text),
         }
     }

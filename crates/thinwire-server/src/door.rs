@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -28,6 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tonic::Code;
 
 /// How long a connection has to get through the handshake and make a request that is let in.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -114,9 +115,14 @@ fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// What is known of a connection: whether a request of it was let in.
-#[derive(Clone, Default)]
-struct LetIn(Arc<AtomicBool>);
+/// What is known of a connection: where it comes from, and whether a request of it was let in.
+struct Visitor {
+    peer: SocketAddr,
+    let_in: AtomicBool,
+}
+
+/// Between two lines of the log about connections too many.
+const SHED: Duration = Duration::from_secs(1);
 
 /// Listens; `router` answers whoever may come in, until `stop` says so.
 pub async fn listen(
@@ -130,6 +136,7 @@ pub async fn listen(
     let guard = Guard { token: security.token.map(Arc::from), hall: Arc::clone(&hall) };
     let router = router.layer(axum::middleware::from_fn_with_state(guard, let_in));
     let room = Arc::new(Semaphore::new(hall.rules.max_members + CONNECTIONS));
+    let mut shed: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -141,30 +148,41 @@ pub async fn listen(
         };
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             Stats::add(&hall.stats.refused, 1);
-            tracing::warn!(%peer, "refused: too many connections");
+            if shed.is_none_or(|last| last.elapsed() > SHED) {
+                shed = Some(Instant::now());
+                tracing::warn!(%peer, refused = hall.stats.refused.load(Ordering::Relaxed), "refused: too many connections");
+            }
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let known = LetIn::default();
-        let (router, acceptor) = (router.clone().layer(Extension(known.clone())), acceptor.clone());
+        let visitor = Arc::new(Visitor { peer, let_in: AtomicBool::new(false) });
+        let (router, acceptor) = (router.clone().layer(Extension(Arc::clone(&visitor))), acceptor.clone());
         let (hall, mut stop) = (Arc::clone(&hall), stop.clone());
         tokio::spawn(async move {
             let _place = place;
             let serving = async {
-                match acceptor {
+                let served = match acceptor {
                     Some(acceptor) => match acceptor.accept(stream).await {
                         Ok(stream) => serve(stream, router).await,
                         Err(error) => {
                             Stats::add(&hall.stats.refused, 1);
                             tracing::warn!(%peer, %error, "refused: no TLS with this one");
+                            return;
                         }
                     },
                     None => serve(stream, router).await,
+                };
+                // How the connection of one who was let in ends is the client's business.
+                if let Err(error) = served
+                    && !visitor.let_in.load(Ordering::Relaxed)
+                {
+                    Stats::add(&hall.stats.refused, 1);
+                    tracing::warn!(%peer, %error, "refused: what it sends is no request");
                 }
             };
             let impatience = async {
                 tokio::time::sleep(PATIENCE).await;
-                if known.0.load(Ordering::Relaxed) {
+                if visitor.let_in.load(Ordering::Relaxed) {
                     std::future::pending::<()>().await;
                 }
                 Stats::add(&hall.stats.refused, 1);
@@ -175,15 +193,16 @@ pub async fn listen(
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+type Served = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) -> Served {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     let mut http2 = builder.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(ASKED).keep_alive_timeout(ASKED);
     http2.max_concurrent_streams(16).max_header_list_size(16 << 10);
     http2.initial_stream_window_size(2 << 20).initial_connection_window_size(4 << 20);
-    // How a connection ends is the client's business.
-    let _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+    builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await
 }
 
 #[derive(Clone)]
@@ -195,20 +214,26 @@ struct Guard {
 /// Lets a request in that knows the token, if there is one. Whether the server lives may be asked by anyone.
 async fn let_in(
     State(guard): State<Guard>,
-    Extension(known): Extension<LetIn>,
+    Extension(visitor): Extension<Arc<Visitor>>,
     request: Request,
     next: Next,
 ) -> Response {
     let open = request.uri().path() == "/healthz";
     let knows = guard.token.as_deref().is_none_or(|token| knows(request.headers(), token));
     if knows {
-        known.0.store(true, Ordering::Relaxed);
+        visitor.let_in.store(true, Ordering::Relaxed);
     }
+    let (peer, path) = (visitor.peer, request.uri().path().to_owned());
     if knows || open {
-        return next.run(request).await;
+        let answer = next.run(request).await;
+        if let Some(status) = refusal(&answer) {
+            Stats::add(&guard.hall.stats.refused, 1);
+            tracing::warn!(%peer, path, code = ?status.code(), why = status.message(), "refused");
+        }
+        return answer;
     }
     Stats::add(&guard.hall.stats.refused, 1);
-    tracing::warn!(path = request.uri().path(), "refused: the token is wrong, or missing");
+    tracing::warn!(%peer, path, "refused: the token is wrong, or missing");
     let grpc = request
         .headers()
         .get(header::CONTENT_TYPE)
@@ -221,6 +246,14 @@ async fn let_in(
             (StatusCode::UNAUTHORIZED, ask, "the token is wrong, or missing\n").into_response()
         }
     }
+}
+
+/// What a worker was answered, if it was a no: by the service, or by gRPC itself for what is malformed or too long. Not that it
+/// should come again, or that the log no longer has what it asks for.
+fn refusal(answer: &Response) -> Option<tonic::Status> {
+    let status = tonic::Status::from_header_map(answer.headers())?;
+    let harmless = [Code::Ok, Code::Cancelled, Code::Unavailable, Code::NotFound];
+    (!harmless.contains(&status.code())).then_some(status)
 }
 
 /// Whether the headers have the token: as `Bearer`, or as the password of `Basic`.

@@ -5,7 +5,7 @@ use crate::frames::write_whole;
 use crate::log::{Record, Shelf};
 use crate::replica::Next;
 use crate::run::{Run, Spec};
-use crate::table::{Decision, Rules, Table};
+use crate::table::{Decision, Roster, Rules, Table};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,10 +34,8 @@ pub struct Hall {
     pub shelf: Shelf,
     /// Checks messages; its E is never used.
     pub checker: Owner,
-    /// One more than the last round that counted each slot.
-    counted: Mutex<BTreeMap<u32, u64>>,
-    /// Seats whose names are on the disk.
-    names_kept: Mutex<usize>,
+    /// The changes of the roster that are on the disk.
+    changes_kept: Mutex<u64>,
     /// Why no rounds are made, if none are.
     trouble: Mutex<Option<String>>,
     /// The digest of the final parameters, when the run has come to its end.
@@ -99,21 +97,20 @@ impl Hall {
     /// For `run`, which the keeper gets.
     pub fn new(run: &Run, rules: Rules) -> Result<Hall> {
         let path = members_path(run.dir());
-        let names: Vec<String> = match std::fs::read(&path) {
+        let roster: Roster = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, error))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Roster::default(),
             Err(error) => return Err(Error::io(&path)(error)),
         };
-        let (rounds, names_kept) = (run.rounds(), names.len());
+        let rounds = run.rounds();
         let last = rounds.checked_sub(1).map(|round| run.shelf().read(round)).transpose()?.flatten().map(Arc::new);
         let counted_last = last.iter().flat_map(|record| record.counted.iter().map(|counted| counted.slot));
         let counted_last = counted_last.collect::<Vec<_>>();
         let now = Instant::now();
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let start = (wall.as_millis() as u32) ^ std::process::id().rotate_left(16);
-        let mut table = Table::new(rules, names, &counted_last, start.max(1), now);
+        let mut table = Table::new(rules, roster, |slot| run.counted(slot), &counted_last, start.max(1), now);
         open(&mut table, run);
-        let counted = (0..table.seats().len() as u32).map(|slot| (slot, run.counted(slot))).collect();
         let end = match run.next() {
             Next::End(digest) => Some(*digest),
             Next::Round(_) => None,
@@ -128,8 +125,7 @@ impl Hall {
             last: Mutex::new(last),
             shelf: run.shelf(),
             checker: Owner::new(&run.spec.config, run.spec.parameters)?,
-            counted: Mutex::new(counted),
-            names_kept: Mutex::new(names_kept),
+            changes_kept: Mutex::new(0),
             trouble: Mutex::new(None),
             end: Mutex::new(end),
             stats: Stats::default(),
@@ -154,18 +150,12 @@ impl Hall {
         lock(&self.curve).points.clone()
     }
 
-    /// One more than the last round that counted `slot`.
-    pub fn counted(&self, slot: u32) -> u64 {
-        lock(&self.counted).get(&slot).copied().unwrap_or(0)
-    }
-
-    /// Remembers who has the seat `slot`, and all before it, for the server that comes after this one.
-    pub fn keep_names(&self, table: &Table, slot: u32) -> Result<()> {
-        let mut kept = lock(&self.names_kept);
-        if *kept <= slot as usize {
-            let names = table.names();
-            write_whole(&members_path(&self.dir), &serde_json::to_vec(&names).expect("plain data"))?;
-            *kept = names.len();
+    /// Remembers who sits where, for the server that comes after this one.
+    pub fn keep_roster(&self, table: &Table) -> Result<()> {
+        let mut kept = lock(&self.changes_kept);
+        if *kept != table.changes() {
+            write_whole(&members_path(&self.dir), &serde_json::to_vec(&table.roster()).expect("plain data"))?;
+            *kept = table.changes();
         }
         Ok(())
     }
@@ -180,17 +170,14 @@ impl Hall {
 
     /// Everyone may see it now.
     fn publish(&self, record: Record, run: &Run) {
-        // Before the table is open: who sits down then must hear that it was counted.
-        for counted in &record.counted {
-            lock(&self.counted).insert(counted.slot, record.round + 1);
-        }
         let reported = {
             let mut table = self.table();
             let slots = record.counted.iter().map(|counted| counted.slot);
-            let before = table.seats().iter().map(|seat| seat.left_out).sum::<u64>();
-            table.closed(slots.clone());
-            let after = table.seats().iter().map(|seat| seat.left_out).sum::<u64>();
-            Stats::add(&self.stats.left_out, after - before);
+            let left_out = table.closed(slots.clone());
+            Stats::add(&self.stats.left_out, left_out.len() as u64);
+            for name in left_out {
+                tracing::info!(round = record.round, name, "the round did not wait for this worker any longer");
+            }
             let losses = slots.filter_map(|slot| table.seats()[slot as usize].loss).collect::<Vec<_>>();
             open(&mut table, run);
             (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
@@ -243,7 +230,14 @@ pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>
             },
         }
     }
-    blocking(move || run.snapshot_now()).await
+    match blocking(move || run.snapshot_now()).await {
+        // The log has every round: a last snapshot would only have made the next start shorter.
+        Err(error @ Error::NoRoom { .. }) => {
+            tracing::warn!(%error, "no last snapshot; nothing is lost, the log has every round");
+            Ok(())
+        }
+        written => written,
+    }
 }
 
 /// Makes one round. Without room on the disk it waits for some: nobody has seen the round, nothing is lost.

@@ -39,7 +39,7 @@ pub mod table;
 pub use connection::JoinOptions;
 pub use door::{Security, Tls};
 pub use error::{Error, Result};
-pub use remote::{Member, Membership, RemoteGroup};
+pub use remote::{Interrupter, Member, Membership, RemoteGroup};
 pub use run::{Retention, Run};
 pub use server::Server;
 pub use status::Status;

@@ -44,6 +44,8 @@ struct State {
     away: Option<Instant>,
     /// How often it came back.
     returns: u64,
+    /// The program waits for no more rounds.
+    interrupted: bool,
 }
 
 #[derive(Default)]
@@ -180,6 +182,16 @@ impl Link {
         self.shared.state().returns
     }
 
+    /// Ends the wait for a round, now and from now on.
+    pub fn interrupt(&self) {
+        self.shared.state().interrupted = true;
+        self.shared.news.notify_all();
+    }
+
+    pub fn is_interrupted(&self) -> bool {
+        self.shared.state().interrupted
+    }
+
     /// Since when the server is out of reach, if it is.
     pub fn away(&self) -> Option<Duration> {
         self.shared.state().away.map(|since| since.elapsed())
@@ -204,6 +216,9 @@ impl Link {
             }
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
+            }
+            if state.interrupted {
+                return Err(format!("interrupted while round {round} was waited for"));
             }
             state = self.shared.news.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

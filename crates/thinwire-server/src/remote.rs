@@ -37,15 +37,20 @@ pub struct Membership {
     pub name: String,
     /// Rounds heard, by steps. While a checkpoint is written also of the one before: either may be what a kill leaves.
     pub rounds: BTreeMap<u64, u64>,
+    /// Rounds heard when a round was interrupted. What was the worker's own then counts instead of the checkpoint.
+    #[serde(default)]
+    pub interrupted: Option<u64>,
 }
 
 impl Membership {
     const FILE: &str = "member.json";
+    const OWN: &str = "own.safetensors";
 
     /// Whose checkpoint is in `dir`, if one is: this is written before the first.
     pub fn read(dir: &Path) -> Option<Membership> {
-        std::fs::metadata(dir.join("manifest.json")).ok()?;
-        serde_json::from_slice(&std::fs::read(dir.join(Membership::FILE)).ok()?).ok()
+        let found = std::fs::read(dir.join(Membership::FILE)).ok()?;
+        let found = serde_json::from_slice::<Membership>(&found).ok()?;
+        (found.interrupted.is_some() || dir.join("manifest.json").exists()).then_some(found)
     }
 
     fn write(&self, dir: &Path) -> Result<()> {
@@ -121,6 +126,11 @@ impl RemoteGroup {
             let (ours, theirs) = ((&self.welcome.run, &self.name), (&saved.run, &saved.name));
             return Err(Error::Usage(format!("{}: of {theirs:?}, not of {ours:?}", dir.display())));
         }
+        if let Some(rounds) = saved.interrupted {
+            let own = Own::read(&dir.join(Membership::OWN))?;
+            let counted_since = self.welcome.counted > rounds;
+            return self.begin(&if counted_since { own.without_residue() } else { own });
+        }
         let mut params = vec![0.0; self.parameters()];
         let line = Line::new(&self.link, &self.welcome, 0);
         let state = line.shared();
@@ -147,8 +157,16 @@ impl RemoteGroup {
     /// A member that has heard all there is.
     fn member(self, worker: Worker, line: Arc<LineState>, mut params: Vec<f32>) -> Result<(Member, Vec<f32>)> {
         let schedule = self.config.learning_rate.clone().expect("a server's configuration has one");
-        let mut member =
-            Member { worker, line, schedule, left_out: 0, started_over: 0, behind: self.welcome.rounds, group: self };
+        let mut member = Member {
+            worker,
+            line,
+            schedule,
+            left_out: 0,
+            started_over: 0,
+            behind: self.welcome.rounds,
+            group: self,
+            failed: false,
+        };
         member.catch_up(&mut params)?;
         member.group.link.ready(member.rounds());
         Ok((member, params))
@@ -246,12 +264,31 @@ impl Collective for Line {
                 Ok(())
             }
             Err(problem) => {
-                // The server remembers whether the round that it no longer has counted this worker.
-                let counted = self.link.gap().is_some_and(|counted| counted > round);
-                self.state.left_out.store(self.link.gap().is_some() && !counted, Ordering::Relaxed);
+                // The server remembers whether the round that it no longer has counted this worker. Of one that is not there yet
+                // it will be known when the worker comes back.
+                let left_out = match self.link.gap() {
+                    Some(counted) => counted <= round,
+                    None => self.link.is_interrupted(),
+                };
+                self.state.left_out.store(left_out, Ordering::Relaxed);
                 Err(EngineError::Transport { problem })
             }
         }
+    }
+}
+
+/// Ends the step of a [`Member`] on another thread that waits for a round which may not come.
+pub struct Interrupter(Arc<Link>);
+
+impl Interrupter {
+    /// The step fails, and so does every later one.
+    pub fn interrupt(&self) {
+        self.0.interrupt();
+    }
+
+    /// Whether the server is out of reach.
+    pub fn is_away(&self) -> bool {
+        self.0.away().is_some()
     }
 }
 
@@ -265,6 +302,8 @@ pub struct Member {
     started_over: u64,
     /// Rounds of the server that this worker has not heard yet when it comes: it says when it has.
     behind: u64,
+    /// A step or a round has failed: the engine's worker does no more.
+    failed: bool,
 }
 
 impl Member {
@@ -345,8 +384,13 @@ impl Member {
                 Ok(())
             }
             Err(_) if self.group.link.gap().is_some() => self.start_over(params),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.fail(error)),
         }
+    }
+
+    fn fail(&mut self, error: EngineError) -> Error {
+        self.failed = true;
+        error.into()
     }
 
     /// Hears every round that is here already; at the end also the sync that ends the run.
@@ -365,7 +409,7 @@ impl Member {
             };
             match heard {
                 Err(_) if self.group.link.gap().is_some() => self.start_over(params)?,
-                heard => heard?,
+                heard => heard.map_err(|error| self.fail(error))?,
             }
         }
         if self.rounds() > before || self.line.left_out.load(Ordering::Relaxed) {
@@ -386,10 +430,27 @@ impl Member {
         Ok(())
     }
 
-    /// Saves what [`RemoteGroup::resume`] comes back with.
+    /// Ends a step that waits for its round, from another thread.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter(Arc::clone(&self.group.link))
+    }
+
+    /// Whether a step was ended that way.
+    pub fn is_interrupted(&self) -> bool {
+        self.failed && self.group.link.is_interrupted()
+    }
+
+    /// Saves what [`RemoteGroup::resume`] comes back with, also after a step that was interrupted: then this worker's own state as
+    /// if the round had been made without it.
     pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
         let (run, name) = (self.group.welcome.run.clone(), self.group.name.clone());
-        let now = Membership { run, name, rounds: BTreeMap::from([(self.steps(), self.rounds())]) };
+        let rounds = BTreeMap::from([(self.steps(), self.rounds())]);
+        let now = Membership { run, name, rounds, interrupted: None };
+        if self.is_interrupted() {
+            std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+            Own::of(&mut self.worker).write(&dir.join(Membership::OWN))?;
+            return Membership { interrupted: Some(self.rounds()), ..now }.write(dir);
+        }
         let mut both = now.clone();
         if let Some(saved) = Membership::read(dir).filter(|saved| saved.run == now.run && saved.name == now.name) {
             both.rounds.extend(saved.rounds);

@@ -58,13 +58,13 @@ impl Server {
         Status::of(&self.hall)
     }
 
-    /// Whether the run has come to its end, and all workers have gone or had `grace` to.
+    /// Whether the run has come to its end, and all workers have left or had `grace` to: one that was cut off shall hear the end too.
     pub fn has_ended(&self, grace: Duration, since: &mut Option<Instant>) -> bool {
         if self.hall.end().is_none() {
             return false;
         }
         let since = since.get_or_insert_with(Instant::now);
-        self.hall.table().connected() == 0 || since.elapsed() > grace
+        self.hall.table().is_empty(Instant::now()) || since.elapsed() > grace
     }
 
     /// Whether its keeper has given up: [`Server::stop`] then says why.

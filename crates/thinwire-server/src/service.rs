@@ -67,14 +67,6 @@ fn unwritten(error: crate::Error) -> Status {
 }
 
 impl Service {
-    /// Notes what was refused, and to whom.
-    fn refuse<T>(&self, who: &str, answer: Result<T, Status>) -> Result<T, Status> {
-        answer.inspect_err(|status| {
-            Stats::add(&self.hall.stats.refused, 1);
-            tracing::warn!(who, code = ?status.code(), why = status.message(), "refused");
-        })
-    }
-
     fn seat(&self, seat: Option<Seat>) -> Result<(u32, u64), Status> {
         let seat = seat.ok_or_else(|| Status::invalid_argument("no seat is named"))?;
         self.hall.table().check(seat.slot, seat.session)?;
@@ -91,12 +83,12 @@ impl Service {
             let text = format!("this is run {}, not {}", spec.id, request.run);
             return Err(Status::failed_precondition(text));
         }
-        let (slot, session) = {
+        let (slot, session, counted) = {
             let mut table = hall.table();
             let joined = table.join(&request.name, Instant::now())?;
             // Nobody is told of a seat that the next server would give to another.
-            hall.keep_names(&table, joined.0).map_err(unwritten)?;
-            joined
+            hall.keep_roster(&table).map_err(unwritten)?;
+            (joined.0, joined.1, table.counted(joined.0))
         };
         Ok(Welcome {
             run: spec.id.clone(),
@@ -109,7 +101,7 @@ impl Service {
             steps: spec.steps,
             rounds: *hall.rounds.borrow(),
             oldest: hall.shelf.oldest(),
-            counted: hall.counted(slot),
+            counted,
         })
     }
 
@@ -202,8 +194,7 @@ impl Run for Service {
         if self.hall.table().is_making(&request.name) {
             let _ = tokio::time::timeout(PAUSE, rounds.changed()).await;
         }
-        let welcome = self.welcome(&request);
-        let welcome = self.refuse(&request.name.chars().take(64).collect::<String>(), welcome)?;
+        let welcome = self.welcome(&request)?;
         tracing::info!(name = request.name, slot = welcome.slot, round = welcome.rounds, "a worker joins");
         Ok(Response::new(welcome))
     }
@@ -234,7 +225,7 @@ impl Run for Service {
         let (slot, session) = self.seat(seat)?;
         let (oldest, rounds) = (self.hall.shelf.oldest(), *self.hall.rounds.borrow());
         if from < oldest || from > rounds {
-            return Err(Status::out_of_range(format!("the log has the rounds {oldest} to {rounds}, not {from}")));
+            return Err(Status::not_found(format!("the log has the rounds {oldest} to {rounds}, not {from}")));
         }
         self.hall.table().follows(slot, session)?;
         let following = Following(Arc::clone(&self.hall), slot, session);
@@ -245,11 +236,7 @@ impl Run for Service {
     }
 
     async fn send(&self, request: Request<Streaming<SendPart>>) -> Answer<Receipt> {
-        let taken = self.take(request.into_inner()).await;
-        let verdict = match taken {
-            Err(status) if status.code() == tonic::Code::Unavailable => return Err(status),
-            taken => self.refuse("a message", taken)?,
-        };
+        let verdict = self.take(request.into_inner()).await?;
         Ok(Response::new(Receipt { verdict: verdict.into() }))
     }
 
@@ -281,7 +268,7 @@ async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result
             let record = match read.await {
                 Ok(Some(record)) => record,
                 Ok(None) => {
-                    let gone = Status::out_of_range(format!("round {next} is no longer in the log"));
+                    let gone = Status::not_found(format!("round {next} is no longer in the log"));
                     let _ = sender.send(Err(gone)).await;
                     return;
                 }

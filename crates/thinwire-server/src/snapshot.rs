@@ -4,8 +4,11 @@
 //! moments. What is each worker's own (residues, local progress, Efficient-Adam's moments) is not in it, and starts at zero.
 
 use crate::error::{Error, Result};
+use crate::frames::write_whole;
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
+use std::path::Path;
 use thinwire::checkpoint::view;
 use thinwire::optimizer::{Entry, Share};
 use thinwire::{Config, Error as EngineError, Worker};
@@ -29,7 +32,7 @@ pub fn take(worker: &mut Worker, params: &mut [f32]) -> Result<Vec<u8>> {
 
 /// What is each worker's own: taken from one worker, given to another.
 #[derive(Clone, Debug, Default)]
-pub struct Own(Vec<(&'static str, Vec<u8>)>);
+pub struct Own(Vec<(String, Vec<u8>)>);
 
 impl Own {
     /// Of a worker at the end of a round, or one that failed in one. Its local progress since the last sync is not in it: that has
@@ -37,17 +40,33 @@ impl Own {
     pub fn of(worker: &mut Worker) -> Own {
         let state = worker.state();
         let own = state.iter().filter(|entry| entry.share == Share::Mean && entry.name != "u");
-        Own(own.map(|entry| (entry.name, entry.slot.as_bytes().to_vec())).collect())
+        Own(own.map(|entry| (entry.name.to_owned(), entry.slot.as_bytes().to_vec())).collect())
     }
 
     /// Without what it has not told yet: rounds that it knows nothing of have counted some of that.
     pub fn without_residue(mut self) -> Own {
-        self.0.retain(|(name, _)| *name != "up_residue");
+        self.0.retain(|(name, _)| name != "up_residue");
         self
     }
 
+    /// As a file.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let views = self.0.iter().map(|(name, bytes)| {
+            let view = TensorView::new(Dtype::U8, vec![bytes.len()], bytes).expect("as long as it is");
+            (name, view)
+        });
+        let bytes = safetensors::serialize(views, None).expect("names and bytes");
+        write_whole(path, &bytes)
+    }
+
+    pub fn read(path: &Path) -> Result<Own> {
+        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| Error::damaged(path, error))?;
+        Ok(Own(tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect()))
+    }
+
     fn bytes(&self, name: &str) -> Option<&[u8]> {
-        self.0.iter().find(|(own, _)| *own == name).map(|(_, bytes)| &bytes[..])
+        self.0.iter().find(|(own, _)| own == name).map(|(_, bytes)| &bytes[..])
     }
 }
 

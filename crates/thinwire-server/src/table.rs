@@ -4,6 +4,7 @@
 //! quorum. A member is waited for from when it says that it works on the round, until it is left out of one, says that it leaves, or
 //! has been without a connection for as long as the deadline.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +22,25 @@ pub struct Rules {
     pub max_members: usize,
 }
 
+/// Who sits where, as the next server must know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    pub seats: Vec<String>,
+    /// Those whose seats others have now; one more than the last round that counted them.
+    pub gone: BTreeMap<String, u64>,
+}
+
+/// How many of those are remembered.
+const GONE: usize = 4096;
+
 /// One member, here or gone.
 #[derive(Clone, Debug, Default)]
 pub struct Seat {
     pub name: String,
+    /// One more than the last round that counted it; 0 for none.
+    counted: u64,
+    /// It said that it leaves.
+    left: bool,
     /// Of its present connection; 0 when it has not come since the server started.
     session: u64,
     /// Streams it follows the log by: 0 or 1, and 2 for a moment when it comes back.
@@ -56,6 +72,9 @@ struct Arrived {
 pub struct Table {
     rules: Rules,
     seats: Vec<Seat>,
+    gone: BTreeMap<String, u64>,
+    /// How often the roster has changed.
+    changes: u64,
     sessions: u64,
     round: u64,
     step: u64,
@@ -106,25 +125,55 @@ pub enum Verdict {
 }
 
 impl Table {
-    /// With members as they were known before, and `start`, a number of this start of the server. Those that the last round counted are waited for, as
-    /// if their connections had just been lost.
-    pub fn new(rules: Rules, names: Vec<String>, last: &[u32], start: u32, now: Instant) -> Table {
+    /// With members as they were known before: `counted` tells for each seat one more than the last round that counted it, and
+    /// `last` whom the last round counted. Those are waited for, as if their connections had just been lost. `start` is a number of
+    /// this start of the server.
+    pub fn new(
+        rules: Rules,
+        roster: Roster,
+        counted: impl Fn(u32) -> u64,
+        last: &[u32],
+        start: u32,
+        now: Instant,
+    ) -> Table {
         let seat = |(slot, name): (usize, String)| {
             let waited_for = last.contains(&(slot as u32));
-            Seat { name, waited_for, lost: Some(now), ..Seat::default() }
+            let counted = counted(slot as u32).max(roster.gone.get(&name).copied().unwrap_or(0));
+            Seat { name, counted, waited_for, lost: Some(now), ..Seat::default() }
         };
-        let seats = names.into_iter().enumerate().map(seat).collect();
-        let sessions = u64::from(start) << 32;
-        let (arrived, making) = (BTreeMap::new(), Vec::new());
-        Table { rules, seats, sessions, round: 0, step: 0, expected: None, arrived, first: None, making }
+        let seats = roster.seats.into_iter().enumerate().map(seat).collect();
+        let (sessions, arrived) = (u64::from(start) << 32, BTreeMap::new());
+        Table {
+            rules,
+            seats,
+            gone: roster.gone,
+            changes: 0,
+            sessions,
+            round: 0,
+            step: 0,
+            expected: None,
+            arrived,
+            first: None,
+            making: Vec::new(),
+        }
     }
 
     pub fn seats(&self) -> &[Seat] {
         &self.seats
     }
 
-    pub fn names(&self) -> Vec<String> {
-        self.seats.iter().map(|seat| seat.name.clone()).collect()
+    pub fn roster(&self) -> Roster {
+        Roster { seats: self.seats.iter().map(|seat| seat.name.clone()).collect(), gone: self.gone.clone() }
+    }
+
+    /// How often the roster has changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// One more than the last round that counted the member in `slot`; 0 for none.
+    pub fn counted(&self, slot: u32) -> u64 {
+        self.seats[slot as usize].counted
     }
 
     pub fn round(&self) -> u64 {
@@ -159,11 +208,7 @@ impl Table {
         let known = self.seats.iter().position(|seat| seat.name == name);
         let slot = match known {
             Some(slot) => slot,
-            None if self.seats.len() < self.rules.max_members => {
-                self.seats.push(Seat { name: name.to_owned(), ..Seat::default() });
-                self.seats.len() - 1
-            }
-            None => return Err(Refusal::Full(self.rules.max_members)),
+            None => self.seat_new(name, now)?,
         };
         if self.making.contains(&(slot as u32)) {
             return Err(Refusal::Making);
@@ -173,8 +218,47 @@ impl Table {
         }
         self.sessions += 1;
         let seat = &mut self.seats[slot];
-        (seat.session, seat.following, seat.lost) = (self.sessions, 0, Some(now));
+        (seat.session, seat.following, seat.lost, seat.left) = (self.sessions, 0, Some(now), false);
         Ok((slot as u32, self.sessions))
+    }
+
+    /// A seat for one who has none: when all that the run is made for are given, first the seat of one who has gone, whose share of
+    /// the data then has someone again.
+    fn seat_new(&mut self, name: &str, now: Instant) -> Result<usize, Refusal> {
+        let free = (0..self.seats.len()).find(|slot| self.is_free(*slot, now));
+        let slot = match free.filter(|_| self.seats.len() >= self.rules.workers) {
+            Some(slot) => slot,
+            None if self.seats.len() < self.rules.max_members => {
+                self.seats.push(Seat::default());
+                self.seats.len() - 1
+            }
+            None => return Err(Refusal::Full(self.rules.max_members)),
+        };
+        let counted = self.gone.get(name).copied().unwrap_or(0);
+        let before =
+            std::mem::replace(&mut self.seats[slot], Seat { name: name.to_owned(), counted, ..Seat::default() });
+        if before.counted > 0 {
+            self.gone.insert(before.name, before.counted);
+        }
+        if self.gone.len() > GONE {
+            let oldest = self.gone.iter().min_by_key(|(_, counted)| **counted).map(|(name, _)| name.clone());
+            self.gone.remove(&oldest.expect("more than none"));
+        }
+        self.changes += 1;
+        Ok(slot)
+    }
+
+    /// Whether another may have the seat: its member has left, or been away for longer than anyone waits.
+    fn is_free(&self, slot: usize, now: Instant) -> bool {
+        let (seat, number) = (&self.seats[slot], slot as u32);
+        let away = seat.lost.is_some_and(|lost| now.saturating_duration_since(lost) > self.rules.deadline);
+        let speaks = self.arrived.contains_key(&number) || self.making.contains(&number);
+        !seat.is_connected() && !speaks && (seat.left || away)
+    }
+
+    /// Whether everyone has gone, and nobody is expected back.
+    pub fn is_empty(&self, now: Instant) -> bool {
+        (0..self.seats.len()).all(|slot| self.is_free(slot, now))
     }
 
     /// Whether the round that is being made counts `name`, who may not sit down until it is there.
@@ -200,7 +284,7 @@ impl Table {
     pub fn follows(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
         let seat = self.seat(slot, session)?;
         seat.following += 1;
-        seat.lost = None;
+        (seat.lost, seat.left) = (None, false);
         Ok(())
     }
 
@@ -220,7 +304,8 @@ impl Table {
     }
 
     pub fn leaves(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
-        self.seat(slot, session)?.waited_for = false;
+        let seat = self.seat(slot, session)?;
+        (seat.waited_for, seat.left) = (false, true);
         Ok(())
     }
 
@@ -315,14 +400,20 @@ impl Table {
         arrived.into_iter().map(|(slot, arrived)| (slot, arrived.message)).collect()
     }
 
-    /// The round was made, of these slots.
-    pub fn closed(&mut self, slots: impl Iterator<Item = u32> + Clone) {
+    /// The round was made, of these slots. The names of those that it did not wait for any longer.
+    pub fn closed(&mut self, slots: impl Iterator<Item = u32> + Clone) -> Vec<String> {
+        let mut left_out = Vec::new();
         for (slot, seat) in self.seats.iter_mut().enumerate() {
             let counted = slots.clone().any(|counted| counted == slot as u32);
-            seat.rounds += u64::from(counted);
-            seat.left_out += u64::from(seat.waited_for && !counted);
+            if counted {
+                (seat.rounds, seat.counted) = (seat.rounds + 1, self.round + 1);
+            } else if seat.waited_for {
+                seat.left_out += 1;
+                left_out.push(seat.name.clone());
+            }
             seat.waited_for &= counted;
         }
+        left_out
     }
 
     /// The next round may come; none after the last.
@@ -342,7 +433,7 @@ mod tests {
 
     fn table(rules: Rules, round: u64) -> (Table, Instant) {
         let now = Instant::now();
-        let mut table = Table::new(rules, Vec::new(), &[], 100, now);
+        let mut table = Table::new(rules, Roster::default(), |_| 0, &[], 100, now);
         table.open(round, Some(Arc::from(&b"header"[..])));
         (table, now)
     }
@@ -433,7 +524,7 @@ mod tests {
     fn after_a_restart_the_last_round_s_workers_are_waited_for() {
         let now = Instant::now();
         let names = ["a", "b", "c"].map(str::to_owned).to_vec();
-        let mut table = Table::new(RULES, names, &[0, 2], 100, now);
+        let mut table = Table::new(RULES, Roster { seats: names, ..Roster::default() }, |_| 0, &[0, 2], 100, now);
         table.open(9, Some(Arc::from(&b"header"[..])));
         let a = table.join("a", now).unwrap();
         table.follows(a.0, a.1).unwrap();
@@ -489,5 +580,44 @@ mod tests {
         table.check_upload(again.0, again.1, upload).unwrap();
         table.begin_upload(again.0, again.1).unwrap();
         assert_eq!(table.check_upload(again.0, again.1, upload), Err(Refusal::Superseded));
+    }
+
+    #[test]
+    fn a_seat_that_its_member_has_left_is_given_again() {
+        let (mut table, now) = table(RULES, 7);
+        let [a, b] = ["a", "b"].map(|name| sit(&mut table, name, now));
+        send(&mut table, a, now);
+        table.close();
+        table.closed([a.0].into_iter());
+        table.open(8, Some(Arc::from(&b"header"[..])));
+        // b is killed: its seat stays its own for as long as anyone waits.
+        table.lost(b.0, b.1, now);
+        assert_eq!(table.join("c", after(now, 1)).unwrap().0, 2);
+        let changes = table.changes();
+        assert_eq!(table.join("d", after(now, 11)).unwrap().0, b.0, "then another has it, and its share of the data");
+        assert!(table.changes() > changes);
+        assert!(table.roster().gone.is_empty(), "b was never counted, and has nothing to tell twice");
+        // a says that it leaves; whoever has its seat then, it is remembered that round 7 counted it.
+        table.leaves(a.0, a.1).unwrap();
+        table.lost(a.0, a.1, now);
+        let e = table.join("e", after(now, 1)).unwrap();
+        assert_eq!((e.0, table.counted(e.0)), (a.0, 0));
+        let again = table.join("a", after(now, 2)).unwrap();
+        assert_eq!((again.0, table.counted(again.0)), (3, 8));
+        let restarted = Table::new(RULES, table.roster(), |_| 0, &[], 101, now);
+        assert_eq!(restarted.counted(again.0), 8, "also by the server that comes after");
+    }
+
+    #[test]
+    fn the_table_is_empty_when_nobody_is_expected_back() {
+        let (mut table, now) = table(RULES, 3);
+        let [a, b] = ["a", "b"].map(|name| sit(&mut table, name, now));
+        assert!(!table.is_empty(now));
+        for (slot, session) in [a, b] {
+            table.lost(slot, session, now);
+        }
+        table.leaves(a.0, a.1).unwrap();
+        assert!(!table.is_empty(after(now, 9)), "b was cut off");
+        assert!(table.is_empty(after(now, 11)));
     }
 }

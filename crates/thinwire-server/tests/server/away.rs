@@ -153,3 +153,54 @@ fn a_checkpoint_that_was_being_written_brings_it_back_all_the_same() {
         assert_eq!(thinwire_server::Membership::read(folder).unwrap().rounds.len(), 1);
     }
 }
+
+/// A step that waits for a round which does not come is ended by another thread; nothing of it is lost.
+#[test]
+fn an_interrupted_step_is_taken_back() {
+    for words in CASES {
+        let (config, dir) = (config(words, STEPS), tempfile::tempdir().unwrap());
+        let rules = Rules { quorum: 2, ..rules(2) };
+        let server = serve(dir.path(), &config, &start(D), rules, STEPS);
+        let kept = tempfile::tempdir().unwrap();
+        let checkpoint = kept.path().join("checkpoint");
+        let (mut near, mut x) = join(server.address(), "near").start().unwrap();
+        let (mut far, mut y) = join(server.address(), "far").start().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| train_to(12, &mut far, &mut y, 1));
+            train_to(12, &mut near, &mut x, 0);
+        });
+        far.leave();
+        let interrupter = near.interrupter();
+        let gradient = gradient(0, near.steps(), &x);
+        let interrupted = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                interrupter.interrupt();
+            });
+            loop {
+                // 0/1 Adam's local steps wait for nobody.
+                let stepped = near.step(&mut x, &gradient);
+                if stepped.is_err() {
+                    break stepped;
+                }
+            }
+        });
+        assert!(interrupted.unwrap_err().to_string().contains("interrupted"), "{words}");
+        near.save(&checkpoint, &x).unwrap();
+        let residue = own_residue(&mut near);
+        near.leave();
+        let (mut near, x) = join(server.address(), "near").resume(&checkpoint).unwrap();
+        assert_eq!(own_residue(&mut near), residue, "{words}");
+        let (far, y) = join(server.address(), "far").start().unwrap();
+        let (x, y) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| train(far, y, 1));
+            (train(near, x, 0), other.join().unwrap())
+        });
+        assert_eq!(x, y, "{words}");
+    }
+}
+
+fn own_residue(member: &mut Member) -> Option<Vec<u8>> {
+    let state = member.worker().state();
+    state.iter().find(|entry| entry.name == "up_residue").map(|entry| entry.slot.as_bytes().to_vec())
+}

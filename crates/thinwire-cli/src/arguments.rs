@@ -31,6 +31,13 @@ pub enum Command {
     /// Work for a parameter server, which says what runs
     #[cfg(feature = "server")]
     Join(Join),
+    /// serve and join, where they were not built
+    #[cfg(not(feature = "server"))]
+    #[command(name = "serve", alias = "join", hide = true, disable_help_flag = true)]
+    NoServer {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _rest: Vec<std::ffi::OsString>,
+    },
     /// Turn run folders into one self-contained HTML page with plots
     Report(Report),
 }

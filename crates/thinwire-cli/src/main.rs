@@ -65,6 +65,11 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => ended(serve::command(arguments), None),
         #[cfg(feature = "server")]
         Command::Join(arguments) => ended(join::command(arguments), None),
+        #[cfg(not(feature = "server"))]
+        Command::NoServer { .. } => {
+            let missing = "this thinwire was built without the parameter server; build it with --features server, which is the default";
+            ended(Err(Failure::Usage(anyhow::anyhow!(missing))), None)
+        }
         Command::Report(arguments) => ended(report_command(arguments), None),
     }
 }

@@ -1,12 +1,17 @@
-"""A coarse round of the optimizers over gloo against ``dist.all_reduce`` of the same float32 vector, on one machine.
+"""A coarse round over gloo against ``dist.all_reduce`` of the same float32 vector, on one machine.
 
-    python gloo_round.py [--values 25000000] [--ranks 4] [--rounds 7]
+    python gloo_round.py [--values 25000000] [--ranks 4] [--rounds 9]
 
 The ranks are processes with one thread each, over the loopback device. Timed by turns in the same processes, each figure the slowest
-rank's: the whole of `step()` in a coarse round of 1-bit Adam, which is two codings, the messages, and the update of momentum and
-parameters; the bare sum of a vector of the same length; and that sum with what has to follow it, a step of
-``torch.optim.AdamW(fused=True)``. The same round is then timed with threads for ranks, where a message changes hands without a copy:
-what it costs beyond that is the transport's.
+rank's, are two pairs:
+
+- the round alone: the coarse mean of a vector, in place, by the optimizers' own exchange, codecs, residues and transport (``Mean``);
+  and ``dist.all_reduce``, the sum of the same vector, in place;
+- the whole step: ``step()`` of 1-bit Adam with such a round in it; and that all_reduce with what has to follow it, a step of
+  ``torch.optim.AdamW(fused=True)``.
+
+The same step is then timed with threads for ranks, where a message changes hands without a copy: what it costs beyond that is the
+transport's.
 """
 
 import argparse
@@ -21,6 +26,10 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 import thinwire
+from thinwire._thinwire import Mean, wire_group
+from thinwire._wire import Wire
+
+DEADLINE = 300.0  # seconds
 
 
 def slowest(seconds):
@@ -41,45 +50,69 @@ def rank(rank, options):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
     torch.manual_seed(0)
-    param = torch.nn.Parameter(torch.zeros(options.values))
     words = {"bucket": options.bucket} if options.bucket else {}
+    values = torch.randn(options.values, generator=torch.Generator().manual_seed(rank))
+    param = torch.nn.Parameter(torch.zeros(options.values))
     optimizer = thinwire.OneBitAdam([param], lr=1e-4, warmup=1, **words)
-    (param * torch.randn(options.values, generator=torch.Generator().manual_seed(rank))).sum().backward()
-    vector = torch.zeros(options.values)
-    optimizer.step()  # the exact one
-    optimizer.step()
+    (param * values).sum().backward()
+    group = wire_group(Wire(dist.group.WORLD, DEADLINE), DEADLINE)
+    mean, vector = Mean(options.values, group, **words), values.clone()
     other = torch.nn.Parameter(torch.zeros(options.values))
-    other.grad = vector
+    other.grad = values.clone()
     adamw = torch.optim.AdamW([other], lr=1e-4, fused=True)
 
-    def all_reduce_and_step():
+    def coarse_mean():
+        mean.take(vector)
+
+    def all_reduce():
         dist.all_reduce(vector)
+
+    def all_reduce_and_step():
+        dist.all_reduce(other.grad)
         adamw.step()
 
-    all_reduce_and_step()
-    coarse, exact, whole = [], [], []
-    before = optimizer.traffic()
-    for round in range(options.rounds):
-        coarse.append(timed(optimizer.step))
-        exact.append(timed(lambda: dist.all_reduce(vector)))
-        whole.append(timed(all_reduce_and_step))
-        if rank == 0:
-            times = [f"{1e3 * times[-1]:.0f} ms" for times in (coarse, exact, whole)]
-            print(f"round {round}: step with a coarse round {times[0]}, all_reduce {times[1]}, with a step of AdamW {times[2]}", flush=True)
-    after = optimizer.traffic()
-    assert after["rounds"]["coarse"] - before["rounds"]["coarse"] == options.rounds
+    works = {
+        "coarse round": coarse_mean,
+        "all_reduce": all_reduce,
+        "step with a coarse round": optimizer.step,
+        "all_reduce and a step of fused AdamW": all_reduce_and_step,
+    }
+    optimizer.step()  # the exact one
+    taken = {what: [] for what in works}
+    before = {}
+    for round in range(-1, options.rounds):
+        if round == 0:
+            before = {"coarse round": mean.traffic(), "step with a coarse round": optimizer.traffic()}
+        for what, work in works.items():
+            vector.copy_(values)  # sums of sums would overflow
+            other.grad.copy_(values)
+            seconds = timed(work)
+            if round >= 0:  # in the first, memory is touched and connections are made
+                taken[what].append(seconds)
+        if rank == 0 and round >= 0:
+            print(f"round {round}: " + ", ".join(f"{what} {1e3 * times[-1]:.0f} ms" for what, times in taken.items()), flush=True)
+    after = {"coarse round": mean.traffic(), "step with a coarse round": optimizer.traffic()}
+    for what in after:
+        assert after[what]["rounds"]["coarse"] - before[what]["rounds"]["coarse"] == options.rounds
     if rank == 0:
-        phases = {key: (after["seconds"][key] - value) / options.rounds for key, value in before["seconds"].items()}
-        print("rank 0's round, ms by phase:", ", ".join(f"{key} {value * 1e3:.0f}" for key, value in phases.items()))
-        sent = (after["bytes_sent"] - before["bytes_sent"]) / options.rounds
-        print(f"each rank sent {sent / 1e6:.2f} MB a round, all_reduce about {8e-6 * options.values * (1 - 1 / options.ranks):.0f} MB")
-        print(f"{options.values:,} values, {options.ranks} ranks on {os.cpu_count()} cores, medians of {options.rounds}:")
-        print(f"  step with a coarse round over gloo      {1e3 * statistics.median(coarse):6.0f} ms")
-        for what, times in (("all_reduce alone", exact), ("all_reduce and a step of fused AdamW", whole)):
-            ratio = [slow / fast for slow, fast in zip(times, coarse, strict=True)]
-            figures = f"{statistics.median(ratio):.2f} times as long ({min(ratio):.2f} to {max(ratio):.2f})"
-            print(f"  {what:38s}  {1e3 * statistics.median(times):6.0f} ms, {figures}", flush=True)
+        show(options, taken, before, after)
     dist.destroy_process_group()
+
+
+def show(options, taken, before, after):
+    for what in after:
+        phases = {key: (after[what]["seconds"][key] - value) / options.rounds for key, value in before[what]["seconds"].items()}
+        print(f"rank 0's {what}, ms by phase:", ", ".join(f"{key} {value * 1e3:.0f}" for key, value in phases.items()))
+    sent = (after["coarse round"]["bytes_sent"] - before["coarse round"]["bytes_sent"]) / options.rounds
+    print(f"each rank sent {sent / 1e6:.2f} MB a round, all_reduce about {8e-6 * options.values * (1 - 1 / options.ranks):.0f} MB")
+    print(f"{options.values:,} values, {options.ranks} ranks on {os.cpu_count()} cores, PyTorch {torch.__version__}")
+    print(f"ms, median of {options.rounds}:")
+    pairs = [("coarse round", "all_reduce"), ("step with a coarse round", "all_reduce and a step of fused AdamW")]
+    for ours, theirs in [*pairs, (pairs[1][0], pairs[0][1])]:
+        ratio = [slow / fast for slow, fast in zip(taken[theirs], taken[ours], strict=True)]
+        figures = [f"{what} {1e3 * statistics.median(taken[what]):.0f}" for what in (ours, theirs)]
+        speed = f"{statistics.median(ratio):.2f} times as fast ({min(ratio):.2f} to {max(ratio):.2f})"
+        print(f"  {', '.join(figures)}: {speed}", flush=True)
 
 
 def on_threads(options):
@@ -101,14 +134,14 @@ def on_threads(options):
     workers = [threading.Thread(target=work, args=(end,)) for end in thinwire.local_group(options.ranks)]
     [worker.start() for worker in workers]
     [worker.join() for worker in workers]
-    print(f"  step with a coarse round on threads     {1e3 * statistics.median(taken):6.0f} ms")
+    print(f"  step with a coarse round on threads {1e3 * statistics.median(taken):.0f}")
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--values", type=int, default=25_000_000)
     arguments.add_argument("--ranks", type=int, default=4)
-    arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--bucket", type=int, default=0)
     arguments.add_argument("--port", type=int, default=29411)
     options = arguments.parse_args()

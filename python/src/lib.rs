@@ -9,6 +9,7 @@ mod bridge;
 mod config;
 mod error;
 mod group;
+mod mean;
 mod wire;
 mod worker;
 
@@ -20,6 +21,8 @@ mod _thinwire {
     use crate::config::resolve;
     #[pymodule_export]
     use crate::group::{Group, local_group, solo, wire_group};
+    #[pymodule_export]
+    use crate::mean::Mean;
     #[pymodule_export]
     use crate::worker::{Worker, plan};
 

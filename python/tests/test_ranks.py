@@ -15,6 +15,8 @@ from torch import nn
 from torch.distributed import checkpoint
 
 import thinwire
+from thinwire import _thinwire
+from thinwire._wire import Wire
 
 WORDS = {
     "AdamW": {},
@@ -74,6 +76,38 @@ def test_the_same_bits_as_threads(kind, n):
     for (ours, sent), (theirs, expected) in zip(ranks.run(n, fed, kind, 5000, 14), together(n, work), strict=True):
         assert (ours == theirs).all()
         assert sent["bytes_sent"] == expected["bytes_sent"] and sent["rounds"] == expected["rounds"]
+
+
+def means(end):
+    """Coarse means of a vector by themselves, one after the other, and what was sent."""
+    mean = _thinwire.Mean(5000, end)
+    vectors = [gradient(numpy.zeros(5000, numpy.float32), end.rank, step) for step in range(60)]
+    for vector in vectors:
+        mean.take(vector)
+    return numpy.stack(vectors), mean.traffic()
+
+
+def means_on_gloo(rank):
+    return means(_thinwire.wire_group(Wire(dist.group.WORLD, 60.0), 60.0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_means_by_themselves(n):
+    own = [[gradient(numpy.zeros(5000, numpy.float32), rank, step) for step in range(60)] for rank in range(n)]
+    exact = numpy.mean(own, axis=0)
+    for (ours, sent), (theirs, expected) in zip(ranks.run(n, means_on_gloo), together(n, means), strict=True):
+        assert (ours == theirs).all() and sent["bytes_sent"] == expected["bytes_sent"]
+        assert len(numpy.unique(numpy.abs(ours[0][:512]))) == 1  # a scale and signs
+        assert numpy.abs(ours.mean(0) - exact.mean(0)).mean() < 0.1 * numpy.abs(ours - exact).mean()  # the residues make up for it
+
+
+def test_a_mean_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="5"):
+        _thinwire.Mean(5, thinwire.local_group(1)[0]).take(numpy.zeros(6, numpy.float32))
+    with pytest.raises(ValueError, match="block = 0"):
+        _thinwire.Mean(5, thinwire.local_group(1)[0], block=0)
+    with pytest.raises(ValueError, match="no-codec"):
+        _thinwire.Mean(5, thinwire.local_group(1)[0], codec="no-codec")
 
 
 def recorded(rank, kind, folder):

@@ -126,14 +126,11 @@ class Wire:
         if self not in _open:
             return
         _open.discard(self)
-        self._waiter.end()
         give_up = time.monotonic() + self._farewell
-        farewell = _Waiter()  # the other may still wait for a message that nobody sends
-        for flights in self._flights:
-            for work, _ in flights:
-                if not farewell.wait(work, give_up):
-                    return
-        farewell.end()
+        # At its end Python, from 3.12 on, starts no threads: this must do without another.
+        leaves = _leaves if self._waiter.waits else self._waiter.wait
+        all(leaves(work, give_up) for flights in self._flights for work, _ in flights)
+        self._waiter.end()
 
     # ---- waiting -----------------------------------------------------------------------------------
 
@@ -206,6 +203,7 @@ class _Waiter:
     def __init__(self) -> None:
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.waits = False
         self._thread = threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True)
         self._thread.start()
 
@@ -219,14 +217,17 @@ class _Waiter:
                 ends.put(error)
 
     def start(self, work: Any) -> None:
+        self.waits = True
         self._works.put(work)
 
     def poll(self, seconds: float) -> Any:
         """True, or why it failed, once it has ended; None if it has not after so many seconds. Ctrl-C is heard here."""
         try:
-            return self._ends.get(timeout=seconds)
+            end = self._ends.get(timeout=seconds)
         except queue.Empty:
             return None
+        self.waits = False
+        return end
 
     def wait(self, work: Any, give_up: float) -> bool:
         """Whether `work` ended before `give_up`."""
@@ -237,7 +238,16 @@ class _Waiter:
         """Ends the thread, unless it still waits: Python's end must not meet it on its way out."""
         self._works.put(None)
         if self._thread is not threading.current_thread():  # where a wire may be collected
-            self._thread.join(GLANCE)
+            self._thread.join(GLANCE if self.waits else FAREWELL)
+
+
+def _leaves(work: Any, give_up: float) -> bool:
+    """Whether `work` ended before `give_up`, where the thread waits for something else."""
+    try:
+        work.wait(timedelta(seconds=max(give_up - time.monotonic(), 0.001)))
+    except RuntimeError:  # gone, or too late
+        pass
+    return time.monotonic() < give_up
 
 
 class _Board:

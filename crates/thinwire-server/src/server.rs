@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hall::{Hall, keep};
 use crate::proto::run_server::RunServer;
 use crate::run::Run;
-use crate::service::{PART, Service};
+use crate::service::{PART, SNAPSHOTS, Service};
 use crate::status::{Status, routes};
 use crate::table::Rules;
 use std::net::SocketAddr;
@@ -29,7 +29,10 @@ impl Server {
     pub fn start(run: Run, address: SocketAddr, rules: Rules, security: Security) -> Result<Server> {
         security.check(address)?;
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+        // Of the blocking ones, snapshots take a few for as long as their workers read.
+        let blocking = SNAPSHOTS + 16;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(threads).max_blocking_threads(blocking).enable_all().build();
         let runtime = runtime.map_err(Error::io("the server's threads"))?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(Error::io(address.to_string()))?;
         let address = listener.local_addr().map_err(Error::io(address.to_string()))?;

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 type Answer<T> = Result<Response<T>, Status>;
 
 /// Snapshots that are sent at the same time.
-const SNAPSHOTS: usize = 16;
+pub const SNAPSHOTS: usize = 16;
 
 pub struct Service {
     hall: Arc<Hall>,
@@ -261,11 +261,14 @@ async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result
     let mut rounds = hall.rounds.subscribe();
     loop {
         while next < *rounds.borrow_and_update() {
-            let read = blocking({
-                let hall = Arc::clone(&hall);
-                move || hall.record(next)
-            });
-            let record = match read.await {
+            let read: crate::Result<_> = match hall.last(next) {
+                Some(last) => Ok(Some(last)),
+                None => {
+                    let shelf = hall.shelf.clone();
+                    blocking(move || Ok(shelf.read(next)?.map(Arc::new))).await
+                }
+            };
+            let record = match read {
                 Ok(Some(record)) => record,
                 Ok(None) => {
                     let gone = Status::not_found(format!("round {next} is no longer in the log"));

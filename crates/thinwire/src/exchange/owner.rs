@@ -67,7 +67,9 @@ impl Owner {
             let values = &mut room[..block.min(self.shape.values - from)];
             let bytes = rest.split_off(..codec.encoded_len(values.len())).expect("as long as it was found to be");
             codec.decode(bytes, values).map_err(|fault| Error::Payload { worker, fault })?;
-            if let Some(value) = values.iter().find(|value| value.abs() > LARGEST) {
+            // As whole numbers, whose maximum is many at once; who is too large is looked for only then.
+            let largest = values.iter().fold(0, |most, value| most.max(value.abs().to_bits()));
+            if let Some(value) = values.iter().find(|value| largest > LARGEST.to_bits() && value.abs() > LARGEST) {
                 return Err(Error::Malformed {
                     worker,
                     problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),

@@ -112,6 +112,42 @@ fn a_killed_server_and_a_killed_worker_come_back() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "b has its old seat");
 }
 
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+/// A round that does not come keeps nobody.
+#[test]
+fn a_worker_is_interrupted_while_its_server_is_gone_and_comes_back_with_what_it_had() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 100000 --workers 1 --eval-every 100000");
+    let mut server = serve(&place, "127.0.0.1:0", &flags);
+    let address = server.address.clone();
+    let a = join(&place, &address, "a", "");
+    wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
+    server.kill();
+    std::thread::sleep(Duration::from_millis(300)); // the step that was under way
+    interrupt(&a);
+    let ran = Ran::of("join", a.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    for words in ["the server is lost", "come back:"] {
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    // A worker may come before its server.
+    let seen = metrics_lines(&place, "a");
+    let back = place.start(&format!("join {address} --out a"));
+    std::thread::sleep(Duration::from_millis(300));
+    let server = serve(&place, &address, &flags);
+    wait_for("more steps", || (metrics_lines(&place, "a") > seen + 5).then_some(()));
+    interrupt(&back);
+    let ran = Ran::of("join", back.wait_with_output().unwrap());
+    for words in ["out of reach", "back again"] {
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    interrupt(&server.child);
+    server.child.wait_with_output().unwrap();
+}
+
 #[test]
 fn interrupted_servers_and_workers_say_how_to_go_on() {
     let place = Place::new();
@@ -119,9 +155,6 @@ fn interrupted_servers_and_workers_say_how_to_go_on() {
     let server = serve(&place, "127.0.0.1:0", &flags);
     let a = join(&place, &server.address, "a", "");
     wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
-    let interrupt = |child: &Child| {
-        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    };
     interrupt(&a);
     let ran = Ran::of("join", a.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
@@ -129,7 +162,7 @@ fn interrupted_servers_and_workers_say_how_to_go_on() {
     interrupt(&server.child);
     let output = server.child.wait_with_output().unwrap();
     let log = place.read("serve.log");
-    assert_eq!(output.status.code(), Some(130), "{log}");
+    assert_eq!(output.status.code(), Some(0), "who stops a server wants it stopped: {log}");
     assert!(log.contains("the same command again"), "{log}");
     let line = format!("serve --listen 127.0.0.1:0 --out server {flags} --seed 5");
     place.thinwire(&line).refused(&["a run with other settings", "seed", "--overwrite"]);
@@ -147,6 +180,13 @@ fn bad_flags_are_refused() {
     refused("serve --token-file missing", &["missing"]);
     place.write("token", "short");
     refused("serve --token-file token", &["too short", "16"]);
+    refused("serve --listen :7070", &[":7070", "accepted", "127.0.0.1:7070"]);
+    refused("serve --workers 3 --max-members 2", &["--max-members 2", "--workers, which is 3"]);
+    refused("serve --keep 0", &["--keep", "0"]);
+    std::fs::create_dir(place.path("taken")).unwrap();
+    place.write("taken/notes.txt", "mine");
+    refused("serve --out taken --listen 127.0.0.1:0", &["taken", "notes.txt", "folder of its own"]);
+    refused("join http://127.0.0.1:7070", &["http://", "HOST:PORT"]);
     refused("join nowhere", &["nowhere", "HOST:PORT"]);
     refused("join 127.0.0.1:9 --ca missing.pem", &["missing.pem"]);
     refused("join 127.0.0.1:9 --cert a.pem", &["--key"]);

@@ -91,10 +91,21 @@ impl Plan {
             learning_rate: config.learning_rate,
             ends_synced: true,
         };
-        for t in 0..steps {
-            let round = plan.round(t);
-            plan.rounds.count(round);
-            plan.ends_synced = round != Round::Skipped;
+        match plan.calendar {
+            Calendar::Exact => plan.rounds.exact = steps,
+            Calendar::Coarse => plan.rounds.coarse = steps,
+            Calendar::OneBit { warmup } => {
+                plan.rounds.exact = warmup.unwrap_or(steps).min(steps);
+                plan.rounds.coarse = steps - plan.rounds.exact;
+            }
+            // Its gaps follow the learning rate.
+            Calendar::ZeroOne { .. } => {
+                for t in 0..steps {
+                    let round = plan.round(t);
+                    plan.rounds.count(round);
+                    plan.ends_synced = round != Round::Skipped;
+                }
+            }
         }
         Ok(plan)
     }

@@ -23,9 +23,10 @@ pub enum Pays {
     Baseline,
     Always,
     Never,
-    /// Bits a second.
+    #[serde(rename = "below_bits_per_second")]
     Below(f64),
     /// Where the others are held to a method that compresses.
+    #[serde(rename = "above_bits_per_second")]
     Above(f64),
 }
 
@@ -211,7 +212,7 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
             figures::seconds(its.packing)
         ),
         () => format!(
-            "waiting for the slowest takes {} of each step of {shown} and {} of its",
+            "waiting for slow workers, links and messages takes {} of each step of {shown} and {} of its",
             figures::seconds(theirs.waiting),
             figures::seconds(its.waiting.max(0.0))
         ),

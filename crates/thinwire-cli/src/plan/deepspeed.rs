@@ -100,16 +100,12 @@ fn exact_codec(file: &Value, reader: &mut Reader) -> Result<CodecName> {
         Value::String(kind) if ["fp16", "bf16", "bfp16"].contains(&kind.as_str()) => return Ok(CodecName::Bf16),
         other => bail!("communication_data_type = {other}: accepted: fp32, fp16, bf16"),
     }
-    let mut half = false;
-    for word in ["fp16", "bf16"] {
-        match &file[word]["enabled"] {
-            Value::Bool(enabled) => half |= enabled,
-            Value::String(auto) if auto == "auto" => reader.warn(format!(
-                "{word}.enabled is \"auto\", which another program fills in: planned as false, with 32 bits a parameter; write \
-                 true or false"
-            )),
-            _ => {}
-        }
+    let half = ["fp16", "bf16"].iter().any(|word| file[word]["enabled"].as_bool() == Some(true));
+    if let (false, Some(word)) = (half, ["fp16", "bf16"].iter().find(|word| file[word]["enabled"] == "auto")) {
+        reader.warn(format!(
+            "{word}.enabled is \"auto\", which another program fills in: planned as false, with 32 bits a parameter; write true or \
+             false"
+        ));
     }
     Ok(if half { CodecName::Bf16 } else { CodecName::F32 })
 }

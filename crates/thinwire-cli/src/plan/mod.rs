@@ -107,7 +107,8 @@ pub fn command(arguments: &Plan) -> Outcome {
     let network = situation.network;
     let simulated = arguments.simulate.then(|| {
         situation.notes.push(
-            "the run, computes and the advice are by the simulation; a step and pays below by the formula".to_owned(),
+            "the run, computes and the advice are by the simulation; a step, pays below and the plot by the formula"
+                .to_owned(),
         );
         simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))
     });

@@ -19,12 +19,15 @@ pub const LATENCY: f64 = 50e-6;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Network {
     /// Bits a second of a host's link, each way at once, as it is sold or was measured.
+    #[serde(rename = "bits_per_second")]
     pub bandwidth: f64,
     /// The part of them that are the engine's bytes.
     pub framing: f64,
     /// Seconds, one way.
+    #[serde(rename = "latency_seconds")]
     pub latency: f64,
     /// Seconds that a message costs its worker, whatever its length.
+    #[serde(rename = "seconds_per_message")]
     pub message: f64,
 }
 

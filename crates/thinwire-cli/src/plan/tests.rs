@@ -256,18 +256,18 @@ fn a_simulation_reaches_the_advice() {
     let simulated = Some((0..calm.len()).map(simulated).collect());
     let advice = advise(&Answer { estimates, base: 0, hosts: 16, simulated }, &network);
     assert_eq!(advice.optimizer, Name::ZeroOneAdam);
-    assert!(advice.reason.contains("waiting for the slowest"), "{}", advice.reason);
+    assert!(advice.reason.contains("waiting for slow workers"), "{}", advice.reason);
 }
 
 /// So many buckets that most of them are counted like the others.
 #[test]
 fn buckets_without_end_are_simulated_too() {
     let (place, network) = (place(64, 64), network(1e11));
-    for estimate in estimates(1_000_000_000, 1.0, &place) {
+    for estimate in estimates(4_000_000_000, 1.0, &place) {
         let buckets =
             [estimate.round(thinwire::schedule::Round::Exact), estimate.round(thinwire::schedule::Round::Coarse)];
         let simulated = one(&estimate, &place.hosts, &network, &CALM).step;
-        assert!(buckets.iter().flatten().any(|cost| cost.load.buckets > 20), "{}", estimate.method.shown);
+        assert!(buckets.iter().flatten().any(|cost| cost.load.buckets > 64), "{}", estimate.method.shown);
         assert!(near(simulated, estimate.mean_step(&network), 1e-9), "{}", estimate.method.shown);
     }
 }

@@ -68,7 +68,7 @@ fn a_bench_feeds_a_plan() {
     let plan = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --bench bench.json --json --quiet";
     let answer = place.thinwire(&format!("{plan} --codecs uniform4")).json();
     assert_eq!(methods(&answer).len(), 5);
-    assert_eq!(answer["network"]["message"], benched["message_seconds"]);
+    assert_eq!(answer["network"]["seconds_per_message"], benched["message_seconds"]);
     // What the papers and DeepSpeed take: exact rounds of 16 bits, and clipping.
     let preset = "plan --preset bert-large --bandwidth 4.1Gb/s --bench bench.json --codecs uniform4 --json --quiet";
     assert_eq!(methods(&place.thinwire(preset).json()).len(), 5);
@@ -97,11 +97,14 @@ fn a_probe_feeds_a_plan() {
     let answer =
         place.thinwire("plan --params 1M --compute 10ms --network probe.json --without-packing --json --quiet").json();
     assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (4.0, 2.0));
-    assert_eq!((number(&answer["network"]["bandwidth"]), number(&answer["network"]["latency"])), (8e8, 1e-4));
-    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["message"])), (1.0, 0.0));
+    assert_eq!(
+        (number(&answer["network"]["bits_per_second"]), number(&answer["network"]["latency_seconds"])),
+        (8e8, 1e-4)
+    );
+    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["seconds_per_message"])), (1.0, 0.0));
     let packs =
         place.thinwire("plan --params 1k --compute 10ms --network probe.json --codecs sign --json --quiet").json();
-    assert_eq!(number(&packs["network"]["message"]), 3e-6);
+    assert_eq!(number(&packs["network"]["seconds_per_message"]), 3e-6);
     let more = "plan --params 1M --compute 10ms --network probe.json --without-packing --workers";
     let answer = place.thinwire(&format!("{more} 8 --json --quiet")).json();
     assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (8.0, 4.0), "two on each, as in the file");
@@ -251,7 +254,8 @@ fn a_deepspeed_configuration_is_answered_for() {
     for word in ["zero_optimization.stage = 3", "all 8 forward and backward", "bf16.enabled is"] {
         assert!(plain["warnings"].to_string().contains(word), "{word}: {plain}");
     }
-    let half = of(r#"{"bf16": {"enabled": true}}"#).json();
+    let half = of(r#"{"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}}"#).json();
+    assert!(!half["warnings"].to_string().contains("auto"), "one of them is enough: {half}");
     assert_eq!(text(&half["held_to"]), "yours: Adam bf16");
     assert_eq!(methods(&half).len(), 10, "it is one of those that are compared");
     assert!(half["warnings"].to_string().contains("optimizer is not in the file"), "{half}");

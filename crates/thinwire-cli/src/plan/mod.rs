@@ -106,6 +106,7 @@ pub fn command(arguments: &Plan) -> Outcome {
     let estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
     let network = situation.network;
     let simulated = arguments.simulate.then(|| {
+        told(arguments, "simulating, which takes seconds for thousands of workers");
         situation.notes.push(
             "the run, computes and the advice are by the simulation; a step, pays below and the plot by the formula"
                 .to_owned(),
@@ -151,7 +152,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     let (params, compute) = match &job {
         Some(job) => {
             let task = train::task_name(&job.settings);
-            told(arguments, &format!("computing: a few steps of {task}"));
+            told(arguments, &format!("measuring computing: a few steps of {task}"));
             let compute = measure::compute(job, sharing)?;
             notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
             (job.initial()?.len(), compute)
@@ -199,7 +200,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
 
 fn told(arguments: &Plan, what: &str) {
     if !arguments.quiet {
-        say!("measuring {what}");
+        say!("{what}");
     }
 }
 
@@ -422,7 +423,7 @@ fn packing(
         return Ok(Packing::Nothing);
     }
     situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
-    told(arguments, "packing: a few steps of every optimizer");
+    told(arguments, "measuring packing: a few steps of every optimizer");
     measure::packing(methods, situation.params, &situation.place)
 }
 

@@ -71,7 +71,11 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
 }
 
 /// The table without as many columns as do not fit, and which those are.
-fn fitting(situation: &Situation, answer: &Answer, width: Option<usize>) -> (Table, &'static [&'static str]) {
+pub(super) fn fitting(
+    situation: &Situation,
+    answer: &Answer,
+    width: Option<usize>,
+) -> (Table, &'static [&'static str]) {
     let mut tried = (0..=SPARE.len()).map(|many| (table(situation, answer, &SPARE[..many]), &SPARE[..many]));
     let fits = |table: &Table| {
         let wide = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);

@@ -63,8 +63,13 @@ pub struct Simulated {
     pub steps: u64,
 }
 
+/// Every method, each on a thread: what it comes to does not depend on the others.
 pub fn all(estimates: &[Estimate], situation: &Situation, chance: &Chance) -> Vec<Simulated> {
-    estimates.iter().map(|estimate| one(estimate, &situation.place.hosts, &situation.network, chance)).collect()
+    std::thread::scope(|scope| {
+        let run = |estimate| scope.spawn(move || one(estimate, &situation.place.hosts, &situation.network, chance));
+        let runs = estimates.iter().map(run).collect::<Vec<_>>();
+        runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+    })
 }
 
 /// One method: stretches of the run's calendar, evenly spread over it, and one where each kind of step first comes.

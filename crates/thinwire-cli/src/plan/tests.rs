@@ -1,11 +1,11 @@
 //! The model against itself: the simulation against the formula, the formula against what must be.
 
-use super::Answer;
 use super::advice::{Advice, Pays, advise, pays};
 use super::cost::{Estimate, Packing, Place};
 use super::methods::{self, Run};
 use super::network::Network;
 use super::simulate::{Chance, Simulated, one};
+use super::{Answer, Situation, show};
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::steps::StepCost;
 use thinwire::schedule::Decay;
@@ -279,4 +279,25 @@ fn workers_of_a_host_share_its_link() {
     let step = |workers, hosts| estimates(PARAMS, 0.0, &place(workers, hosts))[0].mean_step(&network);
     let (alone, shared) = (step(4, 4), step(16, 4));
     assert!(near(alone, shared, 0.1), "{alone} {shared}");
+}
+
+/// As many columns as there is room for, and always what a step takes.
+#[test]
+fn the_table_fits_the_terminal() {
+    let place = place(4, 4);
+    let answer = Answer { estimates: estimates(PARAMS, 0.05, &place), base: 0, hosts: 4, simulated: None };
+    let (network, notes, warnings) = (network(1e9), Vec::new(), Vec::new());
+    let situation =
+        Situation { params: PARAMS, run: run(), place, compute: 0.05, network, notes, given: None, warnings };
+    let (whole, none) = show::fitting(&situation, &answer, None);
+    assert!(none.is_empty() && whole.to_string().contains("memory"));
+    let mut before = usize::MAX;
+    for width in [20, 55, 70, 80, 100, 120, 200] {
+        let (table, left_out) = show::fitting(&situation, &answer, Some(width));
+        let wide = table.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(wide <= width || width == 20, "{width}:\n{table}");
+        assert!(table.to_string().contains("a step") && left_out.len() <= before, "{width}:\n{table}");
+        before = left_out.len();
+    }
+    assert_eq!(before, 0);
 }

@@ -127,7 +127,7 @@ impl Coding {
 
     /// What crosses the link of each host of `real`, where the workers are whatever the form of the mean; and the bytes that all
     /// workers send in one such round. Without a look at each pair of workers: of every owner's values one message leaves each
-    /// host, or each worker in the flat form, and one mean comes back.
+    /// host, or each worker in the flat form, and one mean comes back. The owners are workers: a server has a link of its own.
     pub fn crossings(&self, real: &Hosts) -> (Vec<Crossing>, u128) {
         let buckets = self.layout.buckets();
         // Who sends to an owner elsewhere: the relay for its host, or every worker for itself.

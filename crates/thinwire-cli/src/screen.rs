@@ -100,6 +100,30 @@ impl Screen {
     }
 }
 
+/// Of the terminal that standard error is, if it is one.
+pub fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0))
+}
+
+/// Broken between words into lines that fit.
+pub fn wrapped(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let (mut lines, mut long) = (String::new(), 0);
+    for word in text.split(' ') {
+        let letters = word.chars().count();
+        if long > 0 && long + 1 + letters > width {
+            lines.push('\n');
+            long = 0;
+        } else if long > 0 {
+            lines.push(' ');
+            long += 1;
+        }
+        lines.push_str(word);
+        long += letters;
+    }
+    lines
+}
+
 /// 27.9 kB, 3.42 MB: decimal units, three digits.
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, &["B", "kB", "MB", "GB", "TB"]).join(" ")
@@ -139,6 +163,14 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three", None), "one two three");
+        assert_eq!(wrapped("one two three", Some(7)), "one two\nthree");
+        assert_eq!(wrapped("µµµ longword a", Some(4)), "µµµ\nlongword\na");
+        assert_eq!(wrapped("", Some(4)), "");
+    }
 
     #[test]
     fn numbers_for_people() {

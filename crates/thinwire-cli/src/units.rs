@@ -4,17 +4,48 @@
 
 use crate::report::figures;
 
-/// A whole number, with k, M or G for thousands, millions, billions.
+/// More values than any model has, and more steps than any run.
+const MOST: f64 = 1e13;
+const MOST_STEPS: f64 = 1e8;
+
+/// A whole number, with k, M, G or T for thousands, millions, billions, trillions.
 pub fn number(text: &str) -> Result<usize, String> {
-    let (digits, scale) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1e3),
-        Some(b'M') => (&text[..text.len() - 1], 1e6),
-        Some(b'G' | b'B') => (&text[..text.len() - 1], 1e9),
-        _ => (text, 1.0),
+    up_to(text, MOST, "10T")
+}
+
+/// As many steps as a run may have.
+pub fn steps(text: &str) -> Result<usize, String> {
+    up_to(text, MOST_STEPS, "100M")
+}
+
+fn up_to(text: &str, most: f64, shown: &str) -> Result<usize, String> {
+    let text = text.trim();
+    let at = text.len() - text.chars().next_back().filter(|last| last.is_alphabetic()).map_or(0, char::len_utf8);
+    let scale = match &text[at..] {
+        "" => Some(1.0),
+        "k" | "K" => Some(1e3),
+        "M" => Some(1e6),
+        "G" | "B" => Some(1e9),
+        "T" => Some(1e12),
+        _ => None,
     };
-    match digits.trim().parse::<f64>().map(|number| number * scale) {
-        Ok(number) if (1.0..1e12).contains(&number) => Ok(number.round() as usize),
-        _ => Err("accepted: a whole number of at least 1, such as 800k, 25M or 1.5G".to_owned()),
+    let number = text[..at].trim().parse::<f64>().ok().zip(scale).map(|(number, scale)| number * scale);
+    // 1.1 · 10⁹ is whole, but for what a float loses.
+    let whole = |number: &f64| (number - number.round()).abs() <= 1e-9 * number && (1.0..=most).contains(number);
+    number.filter(whole).map(|number| number.round() as usize).ok_or_else(|| {
+        let case = if matches!(&text[at..], "m" | "g" | "b" | "t") { "M, G and T are capitals; " } else { "" };
+        format!("{case}accepted: a whole number from 1 to {shown}, such as 800k, 25M or 1.5G")
+    })
+}
+
+/// A whole number of these, without units.
+pub fn whole(
+    range: std::ops::RangeInclusive<u64>,
+    example: &'static str,
+) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+    move |text| match text.trim().parse::<u64>().ok().filter(|number| range.contains(number)) {
+        Some(number) => Ok(number as usize),
+        None => Err(format!("accepted: a whole number from {} to {}, such as {example}", range.start(), range.end())),
     }
 }
 
@@ -31,7 +62,7 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
         let why = if unit.is_empty() {
             "a number alone says no unit; ".to_owned()
         } else {
-            format!("there is no unit `{unit}`; ")
+            format!("there is no unit `{unit}`; {}", meant(value, unit))
         };
         return refused(&why);
     };
@@ -42,6 +73,17 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
         }
         _ => refused(""),
     }
+}
+
+/// What is often written instead: 10G, 25GbE, 1GiB/s.
+fn meant(value: f64, unit: &str) -> String {
+    let guess = match unit {
+        _ if unit.contains("iB") => unit.replace("iB", "B"),
+        _ if unit.ends_with("bE") => unit.trim_end_matches('E').to_owned() + "/s",
+        _ if unit.len() == 1 => format!("{unit}b/s"),
+        _ => format!("{unit}/s"),
+    };
+    if rate_unit(&guess).is_some() { format!("is {value}{guess} meant? ") } else { String::new() }
 }
 
 fn rate_unit(unit: &str) -> Option<f64> {
@@ -85,10 +127,18 @@ pub fn time(text: &str) -> Result<f64, String> {
     if (0.0..=86_400.0).contains(&seconds) { Ok(seconds) } else { refused() }
 }
 
-/// A time above 0.
+/// A time above 0: of computing, which nothing does in less than a microsecond.
 pub fn duration(text: &str) -> Result<f64, String> {
     match time(text)? {
-        0.0 => Err("accepted: a time above 0, such as 300ms".to_owned()),
+        seconds if seconds < 1e-6 => Err("accepted: a time above 0, from 1us on, such as 300ms".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+/// How late a message may be: to the moon and back takes less than ten seconds.
+pub fn delay(text: &str) -> Result<f64, String> {
+    match time(text)? {
+        seconds if seconds > 10.0 => Err("accepted: a time from 0 to 10s, such as 50us or 20ms".to_owned()),
         seconds => Ok(seconds),
     }
 }
@@ -114,9 +164,10 @@ pub fn factor(text: &str) -> Result<f64, String> {
 /// A finite number of at least 0, and what follows it.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_alphabetic() || c == '%').unwrap_or(text.len()));
-    let value = number.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)?;
-    Some((value, unit.trim()))
+    let number = |end: usize| text[..end].trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
+    // The longest of its beginnings that is a number: 1e3Mb/s has one of three letters.
+    let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]).rev();
+    ends.filter_map(|end| Some((number(end)?, text[end..].trim()))).next()
 }
 
 #[cfg(test)]
@@ -134,12 +185,39 @@ mod tests {
             ("100Mb/s", 1e8),
             ("125MB/s", 1e9),
             ("64kbit", 64e3),
+            ("1e3Mb/s", 1e9),
         ] {
             assert_eq!(bandwidth(text), Ok(rate), "{text}");
         }
         for text in ["", "fast", "1", "-1Gb/s", "1Gb", "1GB", "1 furlong/s", "0Gb/s", "nanGb/s", "1e30Gb/s", "5bit"] {
             let error = bandwidth(text).expect_err(text);
             assert!(error.contains("1Gb/s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_is_guessed() {
+        for (text, meant) in [("10 Gb", "10Gb/s"), ("25GbE", "25Gb/s"), ("10G", "10Gb/s"), ("1GiB/s", "1GB/s")] {
+            assert!(bandwidth(text).expect_err(text).contains(&format!("is {meant} meant?")), "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_an_end() {
+        assert_eq!(
+            (number("800k"), number("1.1G"), number("1e9")),
+            (Ok(800_000), Ok(1_100_000_000), Ok(1_000_000_000))
+        );
+        assert_eq!((number("1T"), steps("100M")), (Ok(1_000_000_000_000), Ok(100_000_000)));
+        for text in ["", "0", "-5", "1.5", "1e15", "11T", "five", "1µ", "nan", "k"] {
+            assert!(number(text).expect_err(text).contains("from 1 to 10T, such as 800k"), "{text}");
+        }
+        assert!(number("110m").expect_err("a thousandth").contains("capitals"));
+        assert!(steps("1e12").expect_err("too many").contains("from 1 to 100M"));
+        let workers = whole(1..=4096, "16");
+        assert_eq!(workers("16"), Ok(16));
+        for text in ["-1", "2.5", "1e9", "0", "4097", ""] {
+            assert!(workers(text).expect_err(text).contains("from 1 to 4096, such as 16"), "{text}");
         }
     }
 
@@ -153,7 +231,8 @@ mod tests {
         for text in ["", "50", "-1ms", "3 fortnights", "25h", "infs"] {
             assert!(time(text).expect_err(text).contains("50us"), "{text}");
         }
-        assert!(duration("0s").is_err());
+        assert!(duration("0s").is_err() && duration("1ns").is_err() && delay("1h").is_err());
+        assert_eq!(delay("20ms"), Ok(0.02));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use crate::collective::Rounds;
 use crate::config::{Config, Name};
 use crate::error::{Error, Result};
-use crate::exchange::{Coding, Codings, Sent};
+use crate::exchange::{Coding, Codings, Crossing};
 use crate::hosts::Hosts;
-use crate::layout::{Shape, Topology};
+use crate::layout::Shape;
 use crate::schedule::{Calendar, LearningRate, Round};
 use serde::Serialize;
 
@@ -32,15 +32,12 @@ pub struct Plan {
 pub struct Load {
     /// The pieces in which the vector goes; packing one overlaps sending another.
     pub buckets: u64,
-    /// Bytes that the busiest host's link carries up, towards the owners, and then down, all workers of the host together.
+    /// Bytes that the busiest host's link carries up, towards the owners, and then down, all workers of the host together, in its
+    /// busier direction: where there are fewer blocks than workers, an owner gets more than it sends.
     pub up: u64,
     pub down: u64,
     /// Messages that a worker of that host sends, those inside it too.
     pub messages: u64,
-}
-
-fn add(left: Sent, right: Sent) -> Sent {
-    Sent { up: left.up + right.up, down: left.down + right.down, messages: left.messages + right.messages }
 }
 
 /// Bytes of one worker.
@@ -94,10 +91,21 @@ impl Plan {
             learning_rate: config.learning_rate,
             ends_synced: true,
         };
-        for t in 0..steps {
-            let round = plan.round(t);
-            plan.rounds.count(round);
-            plan.ends_synced = round != Round::Skipped;
+        match plan.calendar {
+            Calendar::Exact => plan.rounds.exact = steps,
+            Calendar::Coarse => plan.rounds.coarse = steps,
+            Calendar::OneBit { warmup } => {
+                plan.rounds.exact = warmup.unwrap_or(steps).min(steps);
+                plan.rounds.coarse = steps - plan.rounds.exact;
+            }
+            // Its gaps follow the learning rate.
+            Calendar::ZeroOne { .. } => {
+                for t in 0..steps {
+                    let round = plan.round(t);
+                    plan.rounds.count(round);
+                    plan.ends_synced = round != Round::Skipped;
+                }
+            }
         }
         Ok(plan)
     }
@@ -139,6 +147,26 @@ impl Plan {
         sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
     }
 
+    /// The bytes that a worker sends to others, averaged over the workers and rounded.
+    pub fn mean_bytes_sent(&self) -> u64 {
+        self.mean_of(|coding| coding.crossings(&self.hosts).1)
+    }
+
+    /// Those of them that go to another host.
+    pub fn mean_bytes_between_hosts(&self) -> u64 {
+        let out = |crossing: &Crossing| u128::from(crossing.up_out) + u128::from(crossing.down_out);
+        self.mean_of(|coding| coding.crossings(&self.hosts).0.iter().map(out).sum())
+    }
+
+    fn mean_of(&self, bytes: impl Fn(&Coding) -> u128) -> u64 {
+        let all = |rounds: u64, coding: &Option<Coding>| {
+            coding.as_ref().map_or(0, |coding| u128::from(rounds) * bytes(coding))
+        };
+        let all = all(self.rounds.exact, &self.codings.exact) + all(self.rounds.coarse, &self.codings.coarse);
+        let workers = self.shape.workers as u128;
+        u64::try_from((all + workers / 2) / workers).unwrap_or(u64::MAX)
+    }
+
     /// What one round of this kind does to the network, or None if the optimizer has none such.
     pub fn load(&self, round: Round) -> Option<Load> {
         let coding = match round {
@@ -146,20 +174,17 @@ impl Plan {
             Round::Coarse => self.codings.coarse.as_ref()?,
             Round::Skipped => return None,
         };
-        let away = |rank: usize| coding.sent(rank, |to| self.hosts.of(to) != self.hosts.of(rank));
-        let from = |host: usize| self.hosts.members(host).iter().map(|rank| away(*rank)).fold(Sent::default(), add);
-        // Hosts differ by a block, and by how many workers they have.
-        let busiest = (0..self.hosts.count()).rev().max_by_key(|host| self.hosts.members(*host).len()).unwrap_or(0);
-        let mut link = from(busiest);
-        if self.shape.topology == Topology::Central {
-            // All that goes up comes in over one link; all that comes down leaves by it.
-            let others = self.hosts.count() as u64 - 1;
-            link.up = others * if others > 0 { from(1).up } else { 0 };
-            link.down = from(0).down;
-        }
-        let first = self.hosts.members(busiest).first().copied().unwrap_or(0);
-        let (buckets, messages) = (coding.buckets() as u64, coding.sent(first, |_| true).messages);
-        Some(Load { buckets, up: link.up, down: link.down, messages })
+        let (crossings, _) = coding.crossings(&self.hosts);
+        let most = |of: fn(&Crossing) -> u64| crossings.iter().map(of).max().unwrap_or(0);
+        // The relays of a host take turns from the first on, and the largest host has the most to do.
+        let largest = (0..self.hosts.count()).rev().max_by_key(|host| self.hosts.members(*host).len()).unwrap_or(0);
+        let first = self.hosts.members(largest).first().copied().unwrap_or(0);
+        Some(Load {
+            buckets: coding.buckets() as u64,
+            up: most(|crossing| crossing.up_out.max(crossing.up_in)),
+            down: most(|crossing| crossing.down_out.max(crossing.down_in)),
+            messages: coding.sent(first, |_| true).messages,
+        })
     }
 
     /// The kind of step `t`.
@@ -192,5 +217,92 @@ impl Plan {
             beyond_adam: residues + local + clipping,
             messages: (self.codings.buffers(rank) * self.codings.longest_message()) as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OPTIMIZERS: [&str; 5] = [
+        "name = 'adam'",
+        "name = 'one-bit-adam'\nwarmup = 3",
+        "name = 'zero-one-adam'\nkappa = 2",
+        "name = 'efficient-adam'\ncodec = 'topk0.1'",
+        "name = 'efficient-adam'\ntopology = 'central'",
+    ];
+
+    /// What worker by worker comes to: the mean a worker, that between hosts, and the busiest link of each kind of round.
+    fn one_by_one(plan: &Plan) -> (u64, u64, [Option<(u64, u64)>; 2]) {
+        let workers = plan.workers();
+        let mean = |bytes: &dyn Fn(usize) -> u64| {
+            ((0..workers).map(bytes).sum::<u64>() as f64 / workers as f64).round() as u64
+        };
+        let link = |coding: &Coding| {
+            let hosts = || 0..plan.hosts.count();
+            let from_to = |from: usize, to: usize| {
+                let members = plan.hosts.members(from).iter().filter(|_| from != to);
+                let sent = members.map(|rank| coding.sent(*rank, |other| plan.hosts.of(other) == to));
+                sent.fold((0, 0), |(up, down), sent| (up + sent.up, down + sent.down))
+            };
+            let sum = |pairs: Vec<(u64, u64)>| pairs.iter().fold((0, 0), |all, pair| (all.0 + pair.0, all.1 + pair.1));
+            let ways = hosts().flat_map(|host| {
+                [
+                    sum(hosts().map(|to| from_to(host, to)).collect()),
+                    sum(hosts().map(|from| from_to(from, host)).collect()),
+                ]
+            });
+            ways.fold((0, 0), |most, way| (most.0.max(way.0), most.1.max(way.1)))
+        };
+        let links = [&plan.codings.exact, &plan.codings.coarse].map(|coding| coding.as_ref().map(link));
+        (mean(&|rank| plan.bytes_sent(rank)), mean(&|rank| plan.bytes_between_hosts(rank)), links)
+    }
+
+    proptest! {
+        /// Nothing, one value, fewer blocks than workers, hosts of one worker and of several, a bucket and many.
+        #[test]
+        fn what_is_counted_at_once_is_what_workers_come_to(
+            words in proptest::sample::select(&OPTIMIZERS[..]),
+            flat in any::<bool>(),
+            hosts in proptest::collection::vec(0..4_usize, 1..12),
+            params in prop_oneof![0..3_usize, 0..2_000_usize],
+            (block, bucket) in (1..70_usize, prop_oneof![Just(1 << 20), 1..500_usize]),
+        ) {
+            let hierarchy = if flat { "flat" } else { "auto" };
+            let words = format!("{words}\nblock = {block}\nbucket = {bucket}\nhierarchy = '{hierarchy}'");
+            let plan = Plan::on_hosts(&Config::from_toml(&words).unwrap(), params, &hosts, 9).unwrap();
+            let load = |round| plan.load(round).map(|load| (load.up, load.down));
+            let at_once = (
+                plan.mean_bytes_sent(),
+                plan.mean_bytes_between_hosts(),
+                [load(Round::Exact), load(Round::Coarse)],
+            );
+            prop_assert_eq!(at_once, one_by_one(&plan));
+        }
+    }
+
+    /// 2·4 bytes a value but for a worker's own part, and headers: also where there are more workers than blocks.
+    #[test]
+    fn small_models_on_many_workers_are_counted_whole() {
+        for (params, workers) in [(1_000_000, 1000), (1_000_000, 4096), (100_000, 512)] {
+            let hosts = (0..workers).collect::<Vec<_>>();
+            let plan = Plan::on_hosts(&Config::new(Name::Adam), params, &hosts, 1).unwrap();
+            let headers = 2 * 48 * (workers as u64 - 1);
+            let values = 8.0 * params as f64 * (workers as f64 - 1.0) / workers as f64;
+            assert_eq!(plan.mean_bytes_sent(), headers + values.round() as u64, "{params} on {workers}");
+            assert_eq!(plan.mean_bytes_between_hosts(), plan.mean_bytes_sent());
+        }
+    }
+
+    /// 175G parameters have hundreds of thousands of buckets: none of them is walked.
+    #[test]
+    fn large_models_are_counted_at_once() {
+        let hosts = (0..1024).map(|worker| worker / 8).collect::<Vec<_>>();
+        let plan = Plan::on_hosts(&Config::new(Name::Adam), 175_000_000_000, &hosts, 1).unwrap();
+        let load = plan.load(Round::Exact).unwrap();
+        assert!(load.buckets > 100_000, "{}", load.buckets);
+        let whole = 4.0 * 175e9 * 127.0 / 128.0;
+        assert!((load.up as f64 / whole - 1.0).abs() < 0.05, "{} {whole}", load.up);
     }
 }

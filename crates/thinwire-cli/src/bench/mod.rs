@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use steps::StepCost;
-use thinwire::{CodecName, Config};
+use thinwire::{CodecName, Config, Name};
 
 #[derive(Args)]
 pub struct Bench {
@@ -56,6 +56,17 @@ pub struct Benched {
     pub codecs: Vec<CodecSpeed>,
     pub steps: Vec<StepCost>,
     pub message_seconds: f64,
+}
+
+impl Benched {
+    pub fn codec(&self, name: CodecName) -> Option<CodecSpeed> {
+        self.codecs.iter().find(|speed| speed.codec == name).copied()
+    }
+}
+
+/// What a message costs: as benched, or measured now.
+pub fn message_seconds(benched: Option<&Benched>) -> Result<f64> {
+    benched.map_or_else(message::seconds, |benched| Ok(benched.message_seconds))
 }
 
 pub fn command(arguments: &Bench) -> Outcome {
@@ -96,10 +107,19 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
         benched.copy_gb_per_s.insert(threads, copy);
         benched.kernels.extend(kernels);
     }
-    benched.codecs = codecs.iter().map(|codec| kernels::speed(*codec, values)).collect::<Result<_>>()?;
-    for config in methods::every(codecs) {
+    // Exact rounds have one of these two, whatever the coarse ones have.
+    let exact = [CodecName::F32, CodecName::Bf16];
+    let beside = exact.iter().filter(|codec| !codecs.contains(codec));
+    benched.codecs = codecs.iter().chain(beside).map(|codec| kernels::speed(*codec, values)).collect::<Result<_>>()?;
+    let by = |name, codec| Config { exact_codec: Some(codec), ..Config::new(name) };
+    let others = [by(Name::OneBitAdam, CodecName::Bf16), by(Name::ZeroOneAdam, CodecName::F32)];
+    for config in methods::every(codecs).into_iter().chain(others) {
         for config in [config.clone(), Config { clip: Some(1.0), ..config }] {
-            benched.steps.extend(steps::measure(&config, &steps::PAIR, values)?);
+            for step in steps::measure(&config, &steps::PAIR, values)? {
+                if !benched.steps.iter().any(|other| other.is_like(&step)) {
+                    benched.steps.push(step);
+                }
+            }
         }
     }
     Ok(benched)
@@ -111,6 +131,12 @@ pub fn read(path: &Path) -> Result<Benched> {
     let benched: Benched = serde_json::from_str(&text)
         .with_context(|| format!("--bench {}: accepted: what `thinwire bench --json` printed", path.display()))?;
     ensure!(!benched.steps.is_empty(), "--bench {}: it has no steps of an optimizer", path.display());
+    let message = benched.message_seconds;
+    ensure!(
+        (0.0..=10.0).contains(&message),
+        "--bench {}: message_seconds = {message}: accepted: 0 to 10 seconds, such as 3e-6",
+        path.display()
+    );
     Ok(benched)
 }
 

@@ -49,6 +49,12 @@ impl StepCost {
         }
     }
 
+    /// Whether it is the same kind of step.
+    pub fn is_like(&self, other: &StepCost) -> bool {
+        let of = |step: &StepCost| (step.optimizer, step.round.clone(), step.coded(), step.clip);
+        of(self) == of(other)
+    }
+
     /// Whether it is what a step of `config`, resolved, with this kind of round costs.
     pub fn is_of(&self, config: &Config, round: &str) -> bool {
         let coarse = round != "coarse" || (self.codec_up, self.codec_down) == (config.codec_up, config.codec_down);

@@ -1,29 +1,33 @@
 //! What to do: the simplest method that is about as fast as the fastest, and from which bandwidth on a method pays no more.
 
+use super::Answer;
 use super::cost::Estimate;
 use super::network::Network;
 use crate::report::figures;
 use serde::Serialize;
 use thinwire::{CodecName, Name};
 
-/// A method has to be this much faster than a simpler one to be worth it. A choice of ours: less than this a run's time differs
-/// from day to day.
+/// A method has to be this much faster than a simpler one to be worth it, and sending has to take this part of a step to matter. A
+/// choice of ours: less than this a run's time differs from day to day.
 const WORTH: f64 = 0.05;
 
 /// Where a break-even is looked for, in bits a second: from a modem to more than any link has.
 const SLOWEST: f64 = 1e4;
 const FASTEST: f64 = 1e13;
 
-/// Up to which bandwidth a method is faster than Adam in f32.
+/// On which bandwidths a method is faster than what it is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pays {
-    /// It is Adam in f32.
+    /// It is what the others are held to.
     Baseline,
     Always,
     Never,
-    /// Bits a second.
+    #[serde(rename = "below_bits_per_second")]
     Below(f64),
+    /// Where the others are held to a method that compresses.
+    #[serde(rename = "above_bits_per_second")]
+    Above(f64),
 }
 
 impl std::fmt::Display for Pays {
@@ -33,25 +37,28 @@ impl std::fmt::Display for Pays {
             Pays::Always => f.write_str("always"),
             Pays::Never => f.write_str("never"),
             Pays::Below(rate) => f.write_str(&figures::bandwidth(*rate)),
+            Pays::Above(rate) => write!(f, "above {}", figures::bandwidth(*rate)),
         }
     }
 }
 
-pub fn pays(estimate: &Estimate, adam: &Estimate, network: &Network) -> Pays {
-    let faster = |rate: f64| estimate.run(&network.at(rate)) < adam.run(&network.at(rate));
-    if std::ptr::eq(estimate, adam) {
+pub fn pays(estimate: &Estimate, base: &Estimate, network: &Network) -> Pays {
+    let faster = |rate: f64| estimate.run(&network.at(rate)) < base.run(&network.at(rate));
+    if std::ptr::eq(estimate, base) {
         return Pays::Baseline;
     }
-    match (faster(SLOWEST), faster(FASTEST)) {
+    let slow = faster(SLOWEST);
+    match (slow, faster(FASTEST)) {
         (true, true) => Pays::Always,
-        (false, _) => Pays::Never,
-        (true, false) => {
+        (false, false) => Pays::Never,
+        _ => {
             let (mut low, mut high) = (SLOWEST, FASTEST);
             while high / low > 1.001 {
                 let middle = (low * high).sqrt();
-                *if faster(middle) { &mut low } else { &mut high } = middle;
+                *if faster(middle) == slow { &mut low } else { &mut high } = middle;
             }
-            Pays::Below((low * high).sqrt())
+            let rate = (low * high).sqrt();
+            if slow { Pays::Below(rate) } else { Pays::Above(rate) }
         }
     }
 }
@@ -76,60 +83,152 @@ fn simplicity(estimate: &Estimate) -> Option<usize> {
     }
 }
 
-/// The first of `estimates` is Adam in f32.
-pub fn advise(estimates: &[Estimate], network: &Network) -> Advice {
-    let seconds = |estimate: &Estimate| estimate.mean_step(network);
-    let tried = estimates.iter().enumerate().filter_map(|(at, estimate)| Some((at, simplicity(estimate)?)));
-    let tried = tried.collect::<Vec<_>>();
-    let by_time = |at: usize| seconds(&estimates[at]);
-    let fastest = tried.iter().map(|(at, _)| *at).min_by(|a, b| by_time(*a).total_cmp(&by_time(*b))).unwrap_or(0);
-    let near = |at: usize| by_time(at) <= by_time(fastest) / (1.0 - WORTH);
-    let simplest = tried.iter().filter(|(at, _)| near(*at)).min_by_key(|(_, simple)| *simple);
-    let index = simplest.map_or(0, |(at, _)| *at);
-    let (adam, chosen) = (&estimates[0], &estimates[index]);
-    let reason = if index == 0 {
-        stay(adam, &estimates[fastest], network)
+pub fn advise(answer: &Answer, network: &Network) -> Advice {
+    let Answer { estimates, base, .. } = answer;
+    let step = |at: usize| answer.step(at, network);
+    let fastest_of = |some: &mut dyn Iterator<Item = usize>| some.min_by(|a, b| step(*a).total_cmp(&step(*b)));
+    // What is there already is the simplest.
+    let effort = |at: usize| if at == *base { Some(0) } else { simplicity(&estimates[at]).map(|simple| 1 + simple) };
+    let tried = || (0..estimates.len()).filter(|at| effort(*at).is_some());
+    let fastest = fastest_of(&mut tried()).unwrap_or(*base);
+    let near = |at: &usize| step(*at) <= step(fastest) / (1.0 - WORTH);
+    let saves = |at: &usize| step(*at) <= step(*base) * (1.0 - WORTH);
+
+    let lone = answer.hosts == 1;
+    let sends = answer.parts(0, network).sending();
+    let chosen = if lone || sends < WORTH * step(0) {
+        if estimates[*base].method.config.name == Name::Adam { *base } else { 0 }
     } else {
-        change(adam, chosen, pays(chosen, adam, network), network)
+        tried().filter(near).filter(saves).min_by_key(|at| effort(*at)).unwrap_or(*base)
     };
-    Advice { optimizer: chosen.method.config.name, codec: chosen.method.codec(), reason }
+    let mut reason = match chosen {
+        _ if lone => alone(answer, chosen),
+        _ if sends < WORTH * step(0) => fast_enough(answer, chosen, network),
+        chosen if chosen == *base => stay(answer, fastest, network),
+        _ => change(answer, chosen, network),
+    };
+    let untried = fastest_of(&mut (0..estimates.len()).filter(|at| effort(*at).is_none()));
+    if let Some(at) = untried.filter(|at| chosen != *base && step(*at) <= step(chosen) * (1.0 - WORTH)) {
+        reason += &format!(
+            " {} would be faster still, with {} a step, but by fewer than four bits it has not been shown to learn as well \
+             (docs/convergence.md).",
+            estimates[at].method.shown,
+            figures::seconds(step(at))
+        );
+    }
+    let method = &estimates[chosen].method;
+    Advice { optimizer: method.config.name, codec: method.codec(), reason }
 }
 
-fn stay(adam: &Estimate, fastest: &Estimate, network: &Network) -> String {
-    if adam.bytes_sent == 0 {
-        return "No: one worker has nobody to send to; stay with AdamW.".to_owned();
+/// What the user has, or is taken to have.
+fn own(answer: &Answer) -> String {
+    let shown = &answer.estimates[answer.base].method.shown;
+    match shown.strip_prefix("yours: ") {
+        Some(own) => format!("what you have, {own}"),
+        None => "AdamW".to_owned(),
     }
-    let (slow, fast) = (adam.mean_step(network), fastest.mean_step(network));
-    let beyond = 100.0 * (slow - adam.compute) / slow;
-    let saving = 100.0 * (1.0 - fast / slow);
-    let against = match saving > 0.05 {
-        true => format!("the fastest other, {}, would save {saving:.1} %", fastest.method.shown),
-        false => "nothing else is faster".to_owned(),
+}
+
+/// "stay with …", or to leave compression.
+fn or_plain(answer: &Answer, chosen: usize) -> String {
+    if chosen == answer.base { format!("stay with {}", own(answer)) } else { "take AdamW as it is".to_owned() }
+}
+
+fn alone(answer: &Answer, chosen: usize) -> String {
+    let who = match answer.estimates[0].plan.workers() {
+        1 => "one worker has nobody to send to".to_owned(),
+        workers => format!("all {workers} workers are on one host, so there is no network to save on"),
+    };
+    format!("No: {who}; {}.", or_plain(answer, chosen))
+}
+
+fn fast_enough(answer: &Answer, chosen: usize, network: &Network) -> String {
+    let (parts, step) = (answer.parts(0, network), answer.step(0, network));
+    let packs = match parts.packing > WORTH * step {
+        true => format!(
+            "; {} of it is packing, as measured on a CPU, and what other methods save is that alone (--without-packing leaves it out)",
+            figures::seconds(parts.packing)
+        ),
+        false => String::new(),
     };
     format!(
-        "No: your network is fast enough, stay with AdamW: all but {beyond:.1} % of its step of {} is computing, and {against}.",
-        figures::seconds(slow)
+        "No: your network is fast enough, {}: sending takes {:.1} % of Adam f32's step of {}{packs}.",
+        or_plain(answer, chosen),
+        100.0 * parts.sending() / step,
+        figures::seconds(step)
     )
 }
 
-fn change(adam: &Estimate, chosen: &Estimate, pays: Pays, network: &Network) -> String {
-    let (slow, fast) = (adam.mean_step(network), chosen.mean_step(network));
-    let waits = slow - adam.compute - adam.packing();
-    let fewer = adam.bytes_on_links() as f64 / chosen.bytes_on_links().max(1) as f64;
-    let until = match pays {
-        Pays::Below(rate) => format!("; from {} on it pays no more", figures::bandwidth(rate)),
-        _ => String::new(),
+fn stay(answer: &Answer, fastest: usize, network: &Network) -> String {
+    let base = answer.base;
+    let saving = 100.0 * (1.0 - answer.step(fastest, network) / answer.step(base, network));
+    let against = match saving > 0.05 {
+        true => format!("the fastest other, {}, would save {saving:.1} %", answer.estimates[fastest].method.shown),
+        false => "nothing else is faster".to_owned(),
+    };
+    format!(
+        "No: stay with {}: sending takes {} of its step of {}, but {against}, and less than {:.0} % is not worth a change.",
+        own(answer),
+        figures::seconds(answer.parts(base, network).sending()),
+        figures::seconds(answer.step(base, network)),
+        100.0 * WORTH
+    )
+}
+
+/// The reason is where most of the time is saved.
+fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
+    let (base, other) = (&answer.estimates[answer.base], &answer.estimates[chosen]);
+    let (slow, fast) = (answer.step(answer.base, network), answer.step(chosen, network));
+    let (theirs, its) = (answer.parts(answer.base, network), answer.parts(chosen, network));
+    let saved = |of: fn(&super::Parts) -> f64| of(&theirs) - of(&its);
+    let wire = saved(|parts| parts.wire);
+    let latency = saved(|parts| parts.latency);
+    let packing = saved(|parts| parts.packing);
+    let waiting = saved(|parts| parts.waiting);
+    let most = wire.max(latency).max(packing).max(waiting);
+    let [shown, seconds] = [base.method.shown.replace("yours: ", ""), figures::seconds(slow)];
+    let because = match () {
+        () if wire == most => format!(
+            "the bytes of {shown} keep your network busy for {} of each step and it sends {:.1} times fewer",
+            figures::seconds(theirs.wire),
+            base.bytes_on_links() as f64 / other.bytes_on_links().max(1) as f64
+        ),
+        () if latency == most => {
+            let rounds = other.plan.rounds;
+            let why = match rounds.skipped {
+                0 => "its rounds go in fewer messages".to_owned(),
+                skipped => format!("it skips {:.0} % of the rounds", 100.0 * skipped as f64 / other.plan.steps as f64),
+            };
+            format!(
+                "latency takes {} of each step of {shown} and {} of its: {why}",
+                figures::seconds(theirs.latency),
+                figures::seconds(its.latency.max(0.0))
+            )
+        }
+        () if packing == most => format!(
+            "packing takes {} of each step of {shown} and {} of its, as measured on a CPU, whatever the network \
+             (--without-packing leaves it out)",
+            figures::seconds(theirs.packing),
+            figures::seconds(its.packing)
+        ),
+        () => format!(
+            "waiting for slow workers, links and messages takes {} of each step of {shown} and {} of its",
+            figures::seconds(theirs.waiting),
+            figures::seconds(its.waiting.max(0.0))
+        ),
     };
     let gain = match slow / fast {
         times if times < 1.2 => format!("{:.0} % less", 100.0 * (1.0 - fast / slow)),
         times => format!("{times:.1} times faster"),
     };
+    let until = match pays(other, base, network) {
+        Pays::Below(rate) => format!("; from {} on it pays no more", figures::bandwidth(rate)),
+        _ => String::new(),
+    };
+    let instead = if base.method.shown == shown { String::new() } else { format!(" of yours, {shown}") };
     format!(
-        "{}: a step takes {} instead of {}, {gain}, because Adam's gradients keep your network busy for {} of each \
-         step and it sends {fewer:.1} times fewer bytes{until}.",
-        chosen.method.shown,
+        "{}: a step takes {} instead of {seconds}{instead}, {gain}, because {because}{until}.",
+        other.method.shown,
         figures::seconds(fast),
-        figures::seconds(slow),
-        figures::seconds(waits.max(0.0)),
     )
 }

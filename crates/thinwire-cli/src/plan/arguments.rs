@@ -1,21 +1,22 @@
 //! The flags of `plan`.
 
 use super::presets::Preset;
-use crate::units::{bandwidth, duration, factor, number, part, time};
+use crate::units::{bandwidth, delay, duration, factor, number, part, steps, whole};
 use clap::Args;
 use std::path::PathBuf;
 
+/// Of the group, and of a run.
+pub const MOST_WORKERS: u64 = 4096;
+const MOST_STEPS: u64 = 100_000_000;
+
 #[derive(Args, Clone, Default)]
-#[command(
-    allow_negative_numbers = true,
-    after_help = "Examples:\n  thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms\n  \
+#[command(after_help = "Examples:\n  thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms\n  \
                   thinwire plan --preset bert-large --bandwidth 4.1Gb/s\n  \
                   thinwire plan --measure --task gpt --size small --workers 4 --network probe.json\n  \
-                  thinwire plan --deepspeed ds_config.json --params 340M --workers 64 --hosts 16 --bandwidth 10Gb/s --compute 200ms"
-)]
+                  thinwire plan --deepspeed ds_config.json --params 340M --workers 64 --hosts 16 --bandwidth 10Gb/s --compute 200ms")]
 pub struct Plan {
     /// Parameters of the model, such as 110M or 1.5G
-    #[arg(long, value_name = "N", value_parser = number, help_heading = "Model")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = number, help_heading = "Model")]
     pub params: Option<usize>,
     /// Count them in this file
     #[arg(long, value_name = "FILE.safetensors", conflicts_with = "params", help_heading = "Model")]
@@ -28,7 +29,7 @@ pub struct Plan {
     pub deepspeed: Option<PathBuf>,
 
     /// Forward and backward of one step of one worker, such as 300ms
-    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Computing")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration, help_heading = "Computing")]
     pub compute: Option<f64>,
     /// Measure that by a few steps of --task on this machine
     #[arg(long, conflicts_with_all = ["compute", "params", "model"], help_heading = "Computing")]
@@ -46,10 +47,10 @@ pub struct Plan {
     #[arg(long, value_name = "PATH", requires = "measure", help_heading = "Computing")]
     pub data: Option<PathBuf>,
     /// Workers that share this machine's cores while they compute and pack [default: those of a host]
-    #[arg(long, value_name = "N", help_heading = "Computing")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=1024, "4"), help_heading = "Computing")]
     pub sharing: Option<usize>,
     /// Cores that they share [default: this machine's]
-    #[arg(long, value_name = "N", help_heading = "Computing")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=4096, "8"), help_heading = "Computing")]
     pub cores: Option<usize>,
     /// What packing costs, as `thinwire bench --json` printed it [default: measured now, in a few seconds]
     #[arg(long, value_name = "FILE", help_heading = "Computing")]
@@ -60,27 +61,27 @@ pub struct Plan {
     pub without_packing: bool,
 
     /// Workers
-    #[arg(long, value_name = "N", help_heading = "Network")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=MOST_WORKERS, "16"), help_heading = "Network")]
     pub workers: Option<usize>,
     /// Hosts that they are on, as many on each as on the others [default: one for each worker]
-    #[arg(long, value_name = "N", help_heading = "Network")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=MOST_WORKERS, "4"), help_heading = "Network")]
     pub hosts: Option<usize>,
     /// The link of each host, such as 1Gb/s, 100mbit or 125MB/s
-    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Network")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true, value_parser = bandwidth, help_heading = "Network")]
     pub bandwidth: Option<f64>,
     /// From one host to another, one way [default: 50us, about what Ethernet and TCP have inside a building]
-    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Network")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = delay, help_heading = "Network")]
     pub latency: Option<f64>,
     /// Workers, hosts, rate and latency as `thinwire probe --json` measured them; other flags count more
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     pub network: Option<PathBuf>,
 
     /// Steps of the run [default: 10000]
-    #[arg(long, value_name = "N", value_parser = number, help_heading = "Run")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = steps, help_heading = "Run")]
     pub steps: Option<usize>,
     /// Steps in which the learning rate warms up [default: a tenth]
-    #[arg(long, value_name = "N", help_heading = "Run")]
-    pub warmup: Option<u64>,
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(0..=MOST_STEPS, "1000"), help_heading = "Run")]
+    pub warmup: Option<usize>,
     /// How it falls after that: cosine, linear, step, constant or inverse-sqrt [default: cosine]
     #[arg(long, help_heading = "Run")]
     pub decay: Option<String>,
@@ -97,24 +98,24 @@ pub struct Plan {
     )]
     pub codecs: Vec<String>,
 
-    /// Simulate rounds too, by events: with what follows, workers and links are not all alike
+    /// Simulate rounds by events, and answer by that: with what follows, workers and links are not all alike
     #[arg(long, help_heading = "Simulation")]
     pub simulate: bool,
     /// Spread of the computing of a step, from worker to worker and step to step, such as 10%
-    #[arg(long, value_name = "PART", value_parser = part, requires = "simulate", help_heading = "Simulation")]
+    #[arg(long, value_name = "PART", allow_hyphen_values = true, value_parser = part, requires = "simulate", help_heading = "Simulation")]
     pub spread: Option<f64>,
     /// One host computes and packs so many times as long
-    #[arg(long, value_name = "TIMES", value_parser = factor, requires = "simulate", help_heading = "Simulation")]
+    #[arg(long, value_name = "TIMES", allow_hyphen_values = true, value_parser = factor, requires = "simulate", help_heading = "Simulation")]
     pub slow_host: Option<f64>,
     /// One host's link is so many times slower
-    #[arg(long, value_name = "TIMES", value_parser = factor, requires = "simulate", help_heading = "Simulation")]
+    #[arg(long, value_name = "TIMES", allow_hyphen_values = true, value_parser = factor, requires = "simulate", help_heading = "Simulation")]
     pub slow_link: Option<f64>,
     /// Mean of what a message may be late by, over its latency
-    #[arg(long, value_name = "TIME", value_parser = time, requires = "simulate", help_heading = "Simulation")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = delay, requires = "simulate", help_heading = "Simulation")]
     pub jitter: Option<f64>,
     /// Seed of all this chance [default: 1]
-    #[arg(long, value_name = "S", requires = "simulate", help_heading = "Simulation")]
-    pub seed: Option<u64>,
+    #[arg(long, value_name = "S", allow_hyphen_values = true, value_parser = whole(0..=u64::from(u32::MAX), "2"), requires = "simulate", help_heading = "Simulation")]
+    pub seed: Option<usize>,
 
     /// Draw the time of a step against the bandwidth, as SVG
     #[arg(long, value_name = "FILE.svg", help_heading = "Results")]

@@ -17,9 +17,6 @@ use thinwire::plan::{Load, Memory, Plan};
 use thinwire::schedule::Round;
 use thinwire::{CodecName, Config};
 
-/// Of more workers than this the bytes are not counted one by one.
-const MANY: usize = 64;
-
 /// Where the workers are, and how they share cores.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -93,6 +90,23 @@ impl RoundCost {
     }
 }
 
+/// Seconds of a mean step beyond computing.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    pub wire: f64,
+    pub latency: f64,
+    pub packing: f64,
+    /// For the slowest worker, link or message: only a simulation knows.
+    pub waiting: f64,
+}
+
+impl Parts {
+    /// What the network takes.
+    pub fn sending(&self) -> f64 {
+        self.wire + self.latency + self.waiting
+    }
+}
+
 /// A method on this model, these workers and this machine, on any network.
 pub struct Estimate {
     pub method: Method,
@@ -127,8 +141,7 @@ impl Estimate {
             0 => 0.0,
             _ => packing.alone(&method.config)? * params as f64 * place.crowding,
         };
-        let bytes_sent = mean(place.workers(), |rank| plan.bytes_sent(rank));
-        let bytes_between_hosts = mean(place.workers(), |rank| plan.bytes_between_hosts(rank));
+        let (bytes_sent, bytes_between_hosts) = (plan.mean_bytes_sent(), plan.mean_bytes_between_hosts());
         Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method })
     }
 
@@ -164,8 +177,16 @@ impl Estimate {
         self.run(network) / self.plan.steps.max(1) as f64
     }
 
-    pub fn efficiency(&self, network: &Network) -> f64 {
-        self.compute / self.mean_step(network)
+    /// Where a mean step's time goes beyond computing: what bytes take, that overlap with nothing; then latency, and what a message
+    /// costs whatever its length; then packing.
+    pub fn parts(&self, network: &Network) -> Parts {
+        let without_bytes = self.mean_step(&network.at(f64::INFINITY));
+        Parts {
+            wire: self.mean_step(network) - without_bytes,
+            latency: without_bytes - self.compute - self.packing(),
+            packing: self.packing(),
+            waiting: 0.0,
+        }
     }
 
     /// Seconds of a mean step that go by in packing, whatever the network.
@@ -187,12 +208,6 @@ impl Estimate {
     pub fn memory(&self) -> Memory {
         self.plan.memory(0)
     }
-}
-
-/// The mean over the workers; of thousands the first one's, from which the others' differ by a block.
-fn mean(workers: usize, bytes: impl Fn(usize) -> u64) -> u64 {
-    let counted = if workers > MANY { 1 } else { workers };
-    ((0..counted).map(bytes).sum::<u64>() as f64 / counted as f64).round() as u64
 }
 
 /// What packing costs.
@@ -243,7 +258,8 @@ fn found<'a>(steps: &'a [StepCost], config: &Config, round: Round) -> Result<&'a
         let coded = codec.map_or(String::new(), |codec| format!(" by {codec}"));
         let clips = if config.clip.is_some() { ", with clipping" } else { "" };
         format!(
-            "--bench has no {name} step of {}{coded}{clips}: let it be measured now, or bench that codec",
+            "--bench has no {name} step of {}{coded}{clips}: leave --bench out and it is measured now, or run `thinwire bench \
+             --json` again, with that codec in its --codecs",
             config.name
         )
     })
@@ -251,5 +267,10 @@ fn found<'a>(steps: &'a [StepCost], config: &Config, round: Round) -> Result<&'a
 
 fn speed(codecs: &[CodecSpeed], codec: CodecName) -> Result<&CodecSpeed> {
     let found = codecs.iter().find(|speed| speed.codec == codec);
-    found.with_context(|| format!("--bench has no codec {codec}: let it be measured now, or bench that codec"))
+    found.with_context(|| {
+        format!(
+            "--bench has no codec {codec}: leave --bench out and it is measured now, or run `thinwire bench --json` again, with \
+             it in its --codecs"
+        )
+    })
 }

@@ -9,34 +9,45 @@ use thinwire::config::{Preset, Warmup};
 use thinwire::schedule::Decay;
 use thinwire::{CodecName, Config, Name};
 
+const EXAMPLE: &str = r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}}"#;
+
 /// What DeepSpeed takes if a word is missing.
 const FREEZE_STEP: u64 = 100_000;
 const LOCAL_STEP_CLIPPER: u64 = 16;
 
 pub struct Read {
     pub method: Method,
-    /// The run, with what the file says of its schedule.
+    /// The run, with what the file says of its schedule; and whether that is how long it is.
     pub run: Run,
+    pub says_steps: bool,
     pub warnings: Vec<String>,
 }
 
 pub fn read(path: &Path, arguments: &Plan, run: &Run) -> Result<Read> {
     let named = || format!("--deepspeed {}", path.display());
     let text = std::fs::read_to_string(path).with_context(named)?;
-    let file: Value = serde_json::from_str(&text).with_context(named)?;
+    let file: Value = serde_json::from_str(&without_comments(&text))
+        .map_err(|error| anyhow!("{}: {error}; accepted: a configuration of DeepSpeed, such as {EXAMPLE}", named()))?;
     parse(&file, arguments, run).with_context(named)
 }
 
 fn parse(file: &Value, arguments: &Plan, run: &Run) -> Result<Read> {
-    let kind = &file["optimizer"]["type"];
-    let kind = kind.as_str().ok_or_else(|| {
-        anyhow!("optimizer.type is missing; accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam, such as {{\"optimizer\": {{\"type\": \"OneBitAdam\", \"params\": {{\"freeze_step\": 23000}}}}}}")
-    })?;
-    let mut reader = Reader { params: &file["optimizer"]["params"], warnings: Vec::new() };
+    let mut reader = Reader { params: &file["optimizer"]["params"], assumed: "", warnings: Vec::new() };
+    let kind = match (&file["optimizer"], &file["optimizer"]["type"]) {
+        (_, Value::String(kind)) => kind.as_str(),
+        // Whoever gives it in code has the rest in the file.
+        (Value::Null, _) if file.as_object().is_some_and(|words| !words.is_empty()) => {
+            reader.warn("optimizer is not in the file, as where a program gives it in code: planned as AdamW");
+            "adamw"
+        }
+        _ => bail!("optimizer.type is missing; accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam, such as {EXAMPLE}"),
+    };
     let mut run = run.clone();
-    scheduler(&file["scheduler"], arguments, &mut run, &mut reader)?;
-    let half = ["fp16", "bf16"].iter().any(|word| file[word]["enabled"].as_bool() == Some(true));
-    let exact_codec = Some(if half { CodecName::Bf16 } else { CodecName::F32 });
+    let says_steps = scheduler(&file["scheduler"], arguments, &mut run, &mut reader)?;
+    if arguments.steps.is_none() && !says_steps {
+        reader.assumed = ", a number that is only assumed here (--steps)";
+    }
+    let exact_codec = Some(exact_codec(file, &mut reader)?);
     if let Some(clip) = file["gradient_clipping"].as_f64().filter(|clip| *clip > 0.0) {
         run.clip = Some(clip);
     }
@@ -44,17 +55,92 @@ fn parse(file: &Value, arguments: &Plan, run: &Run) -> Result<Read> {
         "adam" | "adamw" => Config { exact_codec, ..Config::new(Name::Adam) },
         "onebitadam" => one_bit(&mut reader, &run, exact_codec)?,
         "zerooneadam" => zero_one(&mut reader, &run, exact_codec)?,
-        other => bail!("optimizer.type = {other:?}: accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam"),
+        _ => bail!("optimizer.type = {kind:?}: accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam"),
     };
-    if config.name != Name::Adam {
-        compressed(file, half, &mut reader);
+    match config.name {
+        Name::Adam => sharded(file, &mut reader),
+        _ => compressed(file, &mut reader),
     }
+    accumulated(file, &mut reader)?;
     let method = Method::new(&run.scheduled(config))?;
-    Ok(Read { method, run, warnings: reader.warnings })
+    Ok(Read { method, run, says_steps, warnings: reader.warnings })
+}
+
+/// The file without `// …`, `# …` and `/* … */`, which DeepSpeed's reader takes; not those inside of strings.
+fn without_comments(text: &str) -> String {
+    let (mut kept, mut rest, mut quoted) = (String::new(), text, false);
+    while let Some(next) = rest.chars().next() {
+        let comment = match () {
+            () if quoted => None,
+            () if rest.starts_with('#') || rest.starts_with("//") => Some("\n"),
+            () if rest.starts_with("/*") => Some("*/"),
+            () => None,
+        };
+        if let Some(end) = comment {
+            let skipped = rest.find(end).map_or(rest.len(), |at| at + end.len());
+            rest = &rest[skipped..];
+            kept.push('\n');
+            continue;
+        }
+        // A backslash takes the next character with it.
+        let long =
+            if quoted && next == '\\' { rest.chars().take(2).map(char::len_utf8).sum() } else { next.len_utf8() };
+        quoted ^= next == '"';
+        kept.push_str(&rest[..long]);
+        rest = &rest[long..];
+    }
+    kept
+}
+
+/// What gradients are averaged in: what the file says of that, else 16 bits where it trains with them.
+fn exact_codec(file: &Value, reader: &mut Reader) -> Result<CodecName> {
+    match &file["communication_data_type"] {
+        Value::Null => {}
+        Value::String(kind) if kind == "fp32" => return Ok(CodecName::F32),
+        Value::String(kind) if ["fp16", "bf16", "bfp16"].contains(&kind.as_str()) => return Ok(CodecName::Bf16),
+        other => bail!("communication_data_type = {other}: accepted: fp32, fp16, bf16"),
+    }
+    let half = ["fp16", "bf16"].iter().any(|word| file[word]["enabled"].as_bool() == Some(true));
+    if let (false, Some(word)) = (half, ["fp16", "bf16"].iter().find(|word| file[word]["enabled"] == "auto")) {
+        reader.warn(format!(
+            "{word}.enabled is \"auto\", which another program fills in: planned as false, with 32 bits a parameter; write true or \
+             false"
+        ));
+    }
+    Ok(if half { CodecName::Bf16 } else { CodecName::F32 })
+}
+
+/// What ZeRO does to Adam.
+fn sharded(file: &Value, reader: &mut Reader) {
+    match file["zero_optimization"]["stage"].as_u64().unwrap_or(0) {
+        0 => {}
+        stage @ (1 | 2) => reader.warn(format!(
+            "zero_optimization.stage = {stage}: planned without it. It sends as many bytes, but cuts up what a worker holds: its \
+             memory is less than here"
+        )),
+        stage => reader.warn(format!(
+            "zero_optimization.stage = {stage}: planned without it. It sends the parameters once more, about 1.5 times the bytes, \
+             and cuts up what a worker holds; and none of the compressing optimizers works with it"
+        )),
+    }
+}
+
+/// A step here is one of the optimizer, however many backward passes it has.
+fn accumulated(file: &Value, reader: &mut Reader) -> Result<()> {
+    let passes = steps(file, "configuration", "gradient_accumulation_steps", &mut reader.warnings)?;
+    if let Some(passes) = passes.filter(|passes| *passes > 1) {
+        reader.warn(format!(
+            "gradient_accumulation_steps = {passes}: a step is one of the optimizer, so --compute must be the time of all {passes} \
+             forward and backward passes"
+        ));
+    }
+    Ok(())
 }
 
 struct Reader<'a> {
     params: &'a Value,
+    /// Follows a number of steps that nobody gave.
+    assumed: &'static str,
     warnings: Vec<String>,
 }
 
@@ -73,12 +159,13 @@ fn steps(table: &Value, place: &str, word: &str, warnings: &mut Vec<String>) -> 
     match &table[word] {
         Value::Null => Ok(None),
         Value::String(auto) if auto == "auto" => {
-            warnings
-                .push(format!("{place}.{word} is \"auto\", which another program fills in: its default is taken here"));
+            warnings.push(format!(
+                "{place}.{word} is \"auto\", which another program fills in: taken as if it were not there"
+            ));
             Ok(None)
         }
         value => {
-            let whole = value.as_f64().filter(|steps| steps.fract() == 0.0 && (1.0..1e12).contains(steps));
+            let whole = value.as_f64().filter(|steps| steps.fract() == 0.0 && (1.0..=1e8).contains(steps));
             let steps =
                 whole.ok_or_else(|| anyhow!("{place}.{word} = {value}: accepted: a number of steps, such as 1000"))?;
             Ok(Some(steps as u64))
@@ -87,8 +174,10 @@ fn steps(table: &Value, place: &str, word: &str, warnings: &mut Vec<String>) -> 
 }
 
 /// The learning rate, as far as flags do not say otherwise.
-fn scheduler(scheduler: &Value, arguments: &Plan, run: &mut Run, reader: &mut Reader) -> Result<()> {
-    let Some(kind) = scheduler["type"].as_str() else { return Ok(()) };
+///
+/// Whether it says how long the run is.
+fn scheduler(scheduler: &Value, arguments: &Plan, run: &mut Run, reader: &mut Reader) -> Result<bool> {
+    let Some(kind) = scheduler["type"].as_str() else { return Ok(false) };
     let params = &scheduler["params"];
     let warmup = steps(params, "scheduler.params", "warmup_num_steps", &mut reader.warnings)?;
     let total = steps(params, "scheduler.params", "total_num_steps", &mut reader.warnings)?;
@@ -98,7 +187,7 @@ fn scheduler(scheduler: &Value, arguments: &Plan, run: &mut Run, reader: &mut Re
         "WarmupCosineLR" => Decay::Cosine,
         other => {
             reader.warn(format!("scheduler.type = {other:?} is not known here: --warmup and --decay count"));
-            return Ok(());
+            return Ok(false);
         }
     };
     if arguments.steps.is_none()
@@ -119,7 +208,7 @@ fn scheduler(scheduler: &Value, arguments: &Plan, run: &mut Run, reader: &mut Re
         "scheduler.params.warmup_num_steps = {warmup}: accepted: fewer than the {} steps of the run (--steps)",
         run.steps
     );
-    Ok(())
+    Ok(total.is_some())
 }
 
 fn one_bit(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> Result<Config> {
@@ -128,8 +217,8 @@ fn one_bit(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> Re
     let said = if given.is_some() { "" } else { ", DeepSpeed's default," };
     if freeze >= run.steps {
         reader.warn(format!(
-            "freeze_step = {freeze}{said} is not reached in {} steps: every round is uncompressed, and nothing says so",
-            run.steps
+            "freeze_step = {freeze}{said} is not reached in {} steps{}: every round is uncompressed, and nothing says so",
+            run.steps, reader.assumed
         ));
     } else if freeze < run.learning_rate.warmup {
         reader.warn(format!(
@@ -155,14 +244,17 @@ fn zero_one(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> R
     if freeze >= run.steps {
         let said = if config.var_freeze_step.is_some() { "" } else { ", DeepSpeed's default," };
         reader.warn(format!(
-            "var_freeze_step = {freeze}{said} is not reached in {} steps: until then no round is skipped",
-            run.steps
+            "var_freeze_step = {freeze}{said} is not reached in {} steps{}: until then no round is skipped",
+            run.steps, reader.assumed
         ));
     }
     let clipper = config.local_step_clipper.unwrap_or(LOCAL_STEP_CLIPPER);
     if !clipper.is_power_of_two() {
         let meant = 1_u64 << clipper.ilog2();
-        reader.warn(format!("local_step_clipper = {clipper}: gaps double, so none between {meant} and {clipper} is reached; {meant} is planned"));
+        reader.warn(format!(
+            "local_step_clipper = {clipper}: DeepSpeed's gaps end at {clipper}, this engine's are powers of two and end at {meant}, \
+             which is planned"
+        ));
     }
     if let Some(scaler) = config.local_step_scaler
         && scaler * 4 < run.learning_rate.warmup
@@ -182,7 +274,7 @@ fn zero_one(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> R
 }
 
 /// What holds for both of its compressing optimizers.
-fn compressed(file: &Value, half: bool, reader: &mut Reader) {
+fn compressed(file: &Value, reader: &mut Reader) {
     let stage = file["zero_optimization"]["stage"].as_u64().unwrap_or(0);
     if stage > 0 {
         reader.warn(format!(
@@ -193,7 +285,8 @@ fn compressed(file: &Value, half: bool, reader: &mut Reader) {
     if reader.params["bias_correction"].as_bool() == Some(true) {
         reader.warn("bias_correction = true: DeepSpeed's compressing optimizers ignore it, and apply none");
     }
-    if !half {
+    let half = |word: &str| file[word]["enabled"].as_bool() == Some(true);
+    if !half("fp16") && !half("bf16") && file["communication_data_type"].is_null() {
         reader.warn("neither fp16 nor bf16 is enabled: exact rounds are planned with 32 bits a parameter");
     }
     reader.warn("DeepSpeed drops the residues of compression when it loads a checkpoint: replicas differ from then on");

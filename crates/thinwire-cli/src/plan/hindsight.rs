@@ -36,7 +36,7 @@ pub fn planned(
     let place = Place { hosts: hosts.to_vec(), crowding };
     let links = match network {
         _ if threads || hosts.len() == 1 => Some(MEMORY),
-        Some(path) => Some(network::read(path)?.network(crowding)?),
+        Some(path) => Some(network::read(path)?.network(crowding, None)?),
         None => None,
     };
     let methods = [Method::new(config)?];

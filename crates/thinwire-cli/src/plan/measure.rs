@@ -56,7 +56,7 @@ pub fn job(arguments: &Plan, workers: usize) -> Result<Job> {
         data: arguments.data.clone(),
         workers: Some(workers),
         steps: arguments.steps.map(|steps| steps as u64),
-        warmup: arguments.warmup,
+        warmup: arguments.warmup.map(|warmup| warmup as u64),
         decay: arguments.decay.clone(),
         ..Common::default()
     };

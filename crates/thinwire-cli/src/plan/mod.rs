@@ -29,13 +29,14 @@ mod simulate;
 #[cfg(test)]
 mod tests;
 
-use crate::bench;
+use crate::bench::{self, Benched};
 use crate::failure::{Failure, Outcome};
+use crate::report::figures;
 use crate::screen::say;
 use crate::train;
 use anyhow::{Context, Result, anyhow, ensure};
-use arguments::Plan;
-use cost::{Estimate, Packing, Place};
+use arguments::{MOST_WORKERS, Plan};
+use cost::{Estimate, Packing, Parts, Place};
 use methods::{Method, Run};
 use network::{FRAMING, LATENCY, Network};
 use std::path::Path;
@@ -45,7 +46,8 @@ use thinwire::schedule::Decay;
 /// Steps of a run, if nobody says.
 const STEPS: u64 = 10_000;
 
-const MOST_WORKERS: usize = 4096;
+/// A run of fewer says little of a longer one: 1-bit Adam and 0/1 Adam begin with exact rounds.
+const FEW_STEPS: u64 = 100;
 
 /// Everything that the answer depends on.
 pub struct Situation {
@@ -61,36 +63,80 @@ pub struct Situation {
     pub warnings: Vec<String>,
 }
 
+/// What comes of it for each method.
+pub struct Answer {
+    /// The first is Adam in f32.
+    pub estimates: Vec<Estimate>,
+    /// Which of them the others are held to: what the user has, if a configuration says, or the first.
+    pub base: usize,
+    pub hosts: usize,
+    /// The same by events, if that was asked for. Then this is the answer, and the formula stands beside it.
+    pub simulated: Option<Vec<simulate::Simulated>>,
+}
+
+impl Answer {
+    /// Seconds of a step of method `at`, averaged over the run.
+    pub fn step(&self, at: usize, network: &Network) -> f64 {
+        self.simulated.as_ref().map_or_else(|| self.estimates[at].mean_step(network), |simulated| simulated[at].step)
+    }
+
+    /// Seconds of the whole run.
+    pub fn run(&self, at: usize, network: &Network) -> f64 {
+        self.step(at, network) * self.estimates[at].plan.steps as f64
+    }
+
+    /// The part of the run in which workers compute.
+    pub fn efficiency(&self, at: usize, network: &Network) -> f64 {
+        self.estimates[at].compute / self.step(at, network)
+    }
+
+    /// Where a step's time goes beyond computing.
+    pub fn parts(&self, at: usize, network: &Network) -> Parts {
+        let estimate = &self.estimates[at];
+        Parts { waiting: self.step(at, network) - estimate.mean_step(network), ..estimate.parts(network) }
+    }
+}
+
 pub fn command(arguments: &Plan) -> Outcome {
     let codecs = measure::codecs(arguments).map_err(Failure::Usage)?;
-    let mut situation = situation(arguments).map_err(Failure::Usage)?;
-    let methods = methods(&mut situation, &codecs).map_err(Failure::Usage)?;
-    let packing = packing(arguments, &mut situation, &methods).map_err(Failure::Usage)?;
+    let benched = arguments.bench.as_deref().map(bench::read).transpose().map_err(Failure::Usage)?;
+    let mut situation = situation(arguments, benched.as_ref()).map_err(Failure::Usage)?;
+    let (methods, base) = methods(&situation, &codecs).map_err(Failure::Usage)?;
+    let packing = packing(arguments, benched, &mut situation, &methods).map_err(Failure::Usage)?;
     let estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
     let network = situation.network;
-    let advice = advice::advise(&estimates, &network);
-    let simulated = match arguments.simulate {
-        true => Some(simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))),
-        false => None,
-    };
+    let simulated = arguments.simulate.then(|| {
+        told(arguments, "simulating, which takes seconds for thousands of workers");
+        situation.notes.push(
+            "the run, computes and the advice are by the simulation; a step, pays below and the plot by the formula"
+                .to_owned(),
+        );
+        simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))
+    });
+    let answer = Answer { estimates, base, hosts: situation.place.host_count(), simulated };
+    let advice = advice::advise(&answer, &network);
     if let Some(path) = &arguments.plot {
-        plot::write(path, &estimates, &network).map_err(Failure::Usage)?;
+        plot::write(path, &answer, &network).map_err(Failure::Usage)?;
     }
     if !arguments.quiet {
-        show::show(&situation, &estimates, simulated.as_deref(), &advice);
+        show::show(&situation, &answer, &advice);
         if let Some(path) = &arguments.plot {
             say!("plot      {}", path.display());
         }
     }
     if arguments.json {
-        train::print(&show::json(&situation, &estimates, simulated.as_deref(), &advice))?;
+        train::print(&show::json(&situation, &answer, &advice))?;
     }
     Ok(())
 }
 
 /// From flags, files and presets to figures; an error says what is missing, with an example.
-fn situation(arguments: &Plan) -> Result<Situation> {
+fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     whole(arguments)?;
+    if let Some(path) = &arguments.plot {
+        let svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+        ensure!(svg, "--plot {}: accepted: a name that ends in .svg, such as step.svg", path.display());
+    }
     let mut notes = Vec::new();
     let measured = arguments.network.as_deref().map(network::read).transpose()?;
     let preset = arguments.preset;
@@ -99,16 +145,14 @@ fn situation(arguments: &Plan) -> Result<Situation> {
     let host_count = hosts.iter().max().map_or(1, |last| last + 1);
 
     let sharing = arguments.sharing.unwrap_or(workers.div_ceil(host_count));
-    ensure!((1..=1024).contains(&sharing), "--sharing {sharing}: accepted: 1 to 1024 workers");
     let cores = arguments.cores.unwrap_or_else(bench::cores);
-    ensure!((1..=4096).contains(&cores), "--cores {cores}: accepted: 1 to 4096");
     let crowding = (sharing as f64 / cores as f64).max(1.0);
 
     let job = if arguments.measure { Some(measure::job(arguments, workers)?) } else { None };
     let (params, compute) = match &job {
         Some(job) => {
             let task = train::task_name(&job.settings);
-            told(arguments, &format!("computing: a few steps of {task}"));
+            told(arguments, &format!("measuring computing: a few steps of {task}"));
             let compute = measure::compute(job, sharing)?;
             notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
             (job.initial()?.len(), compute)
@@ -116,17 +160,35 @@ fn situation(arguments: &Plan) -> Result<Situation> {
         None => (params(arguments)?, computing(arguments, &mut notes)?),
     };
     let run = run(arguments, job.as_ref().and_then(|job| job.settings.clip))?;
-    let network = links(arguments, measured, host_count, crowding, &mut notes)?;
+    let network = links(arguments, measured, benched, host_count, crowding, &mut notes)?;
     let place = Place { hosts, crowding };
     if crowding > 1.0 && !arguments.without_packing {
         notes.push(format!("packing takes {crowding:.1} times its CPU time: {sharing} workers share {cores} cores"));
     }
     let mut situation = Situation { params, run, place, compute, network, notes, given: None, warnings: Vec::new() };
+    let mut assumed = arguments.steps.is_none() && preset.is_none();
     if let Some(path) = &arguments.deepspeed {
         let read = deepspeed::read(path, arguments, &situation.run)?;
+        assumed &= !read.says_steps;
         situation.run = read.run;
         situation.given = Some(read.method);
         situation.warnings = read.warnings;
+    }
+    let steps = situation.run.steps;
+    if assumed {
+        situation.notes.insert(0, format!("{} steps, since --steps was not given", figures::count(steps)));
+    }
+    if steps < FEW_STEPS {
+        situation.warnings.push(format!(
+            "so few steps say little of a run: 1-bit Adam and 0/1 Adam begin with exact rounds; give --steps of {FEW_STEPS} or more"
+        ));
+    }
+    if (1..10).contains(&situation.run.learning_rate.warmup) && steps >= FEW_STEPS && situation.run.zero_one.is_none() {
+        situation.warnings.push(format!(
+            "0/1 Adam stops to measure the variance a few warm-ups into the run: after --warmup {} it has hardly begun \
+             (docs/planning.md)",
+            situation.run.learning_rate.warmup
+        ));
     }
     if let Some(preset) = preset {
         let name =
@@ -138,7 +200,7 @@ fn situation(arguments: &Plan) -> Result<Situation> {
 
 fn told(arguments: &Plan, what: &str) {
     if !arguments.quiet {
-        say!("measuring {what}");
+        say!("{what}");
     }
 }
 
@@ -170,9 +232,22 @@ fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<u
     let workers = arguments.workers.or(probed).or(usual.map(|(workers, _)| workers));
     let workers =
         workers.ok_or_else(|| anyhow!("--workers is missing: how many train together, such as --workers 16"))?;
-    ensure!((1..=MOST_WORKERS).contains(&workers), "--workers {workers}: accepted: 1 to {MOST_WORKERS}");
+    ensure!((1..=MOST_WORKERS).contains(&(workers as u64)), "--workers {workers}: accepted: 1 to {MOST_WORKERS}");
     let paper = usual.filter(|(theirs, _)| *theirs == workers).map(|(_, hosts)| hosts);
-    let hosts = arguments.hosts.or(paper).unwrap_or(workers);
+    let hosts = match (arguments.hosts, measured) {
+        (Some(hosts), _) => hosts,
+        // As many on each as there are in the file.
+        (None, Some(measured)) => {
+            let each = measured.hosts.len() / measured.hosts.iter().max().map_or(1, |last| last + 1);
+            ensure!(
+                workers.is_multiple_of(each),
+                "--workers {workers}: the file of --network has {each} workers on each host; accepted: a multiple of that, or \
+                 --hosts beside it"
+            );
+            workers / each
+        }
+        (None, None) => paper.unwrap_or(workers),
+    };
     ensure!((1..=workers).contains(&hosts), "--hosts {hosts}: accepted: 1 to the {workers} workers");
     ensure!(
         workers.is_multiple_of(hosts),
@@ -193,27 +268,38 @@ fn params(arguments: &Plan) -> Result<usize> {
     })
 }
 
-/// The values in a file of tensors; of the file only its head is read.
+/// The values in a file of tensors; of the file only its head is read. Whole numbers, such as positions, are no parameters.
 fn count(path: &Path) -> Result<usize> {
     use std::io::Read;
     const MOST: u64 = 100 << 20; // the format's own limit
+    const EXAMPLE: &str = "accepted: a file of tensors, such as model.safetensors";
+    let shard = path.extension().is_some_and(|ending| ending == "json");
+    ensure!(
+        !shard,
+        "this is an index and has no tensors; {EXAMPLE}; of several, give the sum of their parameters by --params"
+    );
     let mut file = std::fs::File::open(path)?;
+    let whole = file.metadata()?.len();
     let mut length = [0; 8];
-    file.read_exact(&mut length).context("it is shorter than a safetensors file's head")?;
+    file.read_exact(&mut length).with_context(|| format!("it is shorter than a safetensors file's head; {EXAMPLE}"))?;
     let head = u64::from_le_bytes(length);
-    ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes");
+    ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes; {EXAMPLE}");
     let mut bytes = Vec::new();
     file.take(head).read_to_end(&mut bytes)?;
     let tensors: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}"))?;
-    let mut values = 0_usize;
+        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}; {EXAMPLE}"))?;
+    let (mut values, mut end) = (0_usize, 0);
     for (name, tensor) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
         let shape = serde_json::from_value::<Vec<usize>>(tensor["shape"].clone());
-        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape"))?;
+        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape; {EXAMPLE}"))?;
         let size = shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
+        let learned = tensor["dtype"].as_str().is_none_or(|kind| kind.starts_with(['F', 'B']) && kind != "BOOL");
+        let size = if learned { size } else { Some(0) };
         values = size.and_then(|size| values.checked_add(size)).context("more values than can be counted")?;
+        end = tensor["data_offsets"][1].as_u64().unwrap_or(0).max(end);
     }
-    ensure!(values > 0, "it has no parameters");
+    ensure!(whole >= 8 + head + end, "it is cut off: {whole} bytes of {}", 8 + head + end);
+    ensure!(values > 0, "it has no parameters; {EXAMPLE}");
     Ok(values)
 }
 
@@ -253,14 +339,14 @@ fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
     if given != (None, None, &None) || arguments.preset.is_none() {
         let steps = run.steps;
         let usual = if arguments.preset.is_some() { run.learning_rate.warmup } else { (steps / 10).max(1) };
-        run.learning_rate.warmup = arguments.warmup.unwrap_or(usual.min(steps.saturating_sub(1)));
+        let warmup = arguments.warmup.map(|warmup| warmup as u64);
+        run.learning_rate.warmup = warmup.unwrap_or(usual.min(steps.saturating_sub(1)));
         run.learning_rate.steps = steps;
         if arguments.preset.is_none() {
             run.learning_rate.drop_every = (steps.saturating_sub(run.learning_rate.warmup) / 3).max(1);
         }
     }
     let warmup = run.learning_rate.warmup;
-    ensure!(run.steps <= 1 << 32, "--steps {}: accepted: up to 2^32", run.steps);
     ensure!(warmup < run.steps, "--warmup {warmup}: accepted: fewer than the {} steps of the run", run.steps);
     run.clip = clip.or(arguments.clip.then_some(1.0));
     Ok(run)
@@ -269,13 +355,15 @@ fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
 fn links(
     arguments: &Plan,
     measured: Option<network::Measured>,
+    benched: Option<&Benched>,
     hosts: usize,
     crowding: f64,
     notes: &mut Vec<String>,
 ) -> Result<Network> {
     let file = arguments.network.as_deref().map_or(String::new(), |path| path.display().to_string());
-    let message = if arguments.without_packing { 0.0 } else { bench::message::seconds()? };
-    let measured = measured.map(|measured| measured.network(crowding)).transpose()?;
+    let message = if arguments.without_packing { 0.0 } else { bench::message_seconds(benched)? };
+    let origin = measured.as_ref().map_or("", network::Measured::origin);
+    let measured = measured.map(|measured| measured.network(crowding, benched)).transpose()?;
     let latency = arguments.latency.or(measured.map(|measured| measured.latency));
     let network = match (arguments.bandwidth, measured) {
         (Some(bandwidth), _) => {
@@ -283,7 +371,7 @@ fn links(
             Network { bandwidth, framing: FRAMING, latency: latency.unwrap_or(LATENCY), message }
         }
         (None, Some(measured)) => {
-            notes.push(format!("the network by what probe's mean in f32 took over it, packing left out ({file})"));
+            notes.push(format!("the network {origin} ({file})"));
             let message = if arguments.without_packing { 0.0 } else { measured.message };
             Network { latency: latency.unwrap_or(LATENCY), message, ..measured }
         }
@@ -302,20 +390,31 @@ fn links(
     Ok(network)
 }
 
-/// Adam first, then what was given, then the others.
-fn methods(situation: &mut Situation, codecs: &[thinwire::CodecName]) -> Result<Vec<Method>> {
+/// Adam first, then what was given, then the others; and which of them the others are held to.
+fn methods(situation: &Situation, codecs: &[thinwire::CodecName]) -> Result<(Vec<Method>, usize)> {
     let mut methods = methods::of(&situation.run, codecs)?;
-    if let Some(mut given) = situation.given.take() {
-        given.shown = format!("yours: {}", given.shown);
-        situation.given = Some(Method { shown: given.shown.clone(), config: given.config.clone() });
-        methods.insert(1, given);
-    }
-    Ok(methods)
+    let Some(given) = &situation.given else { return Ok((methods, 0)) };
+    let yours = Method { shown: format!("yours: {}", given.shown), config: given.config.clone() };
+    let base = match methods.iter().position(|method| method.config == given.config) {
+        Some(same) => {
+            methods[same] = yours;
+            same
+        }
+        None => {
+            methods.insert(1, yours);
+            1
+        }
+    };
+    Ok((methods, base))
 }
 
-fn packing(arguments: &Plan, situation: &mut Situation, methods: &[Method]) -> Result<Packing> {
-    if let Some(path) = &arguments.bench {
-        let benched = bench::read(path)?;
+fn packing(
+    arguments: &Plan,
+    benched: Option<Benched>,
+    situation: &mut Situation,
+    methods: &[Method],
+) -> Result<Packing> {
+    if let (Some(benched), Some(path)) = (benched, &arguments.bench) {
         situation.notes.push(format!("packing as benched on {} cores ({})", benched.cores, path.display()));
         return Ok(Packing::Measured { steps: benched.steps, codecs: benched.codecs });
     }
@@ -324,7 +423,7 @@ fn packing(arguments: &Plan, situation: &mut Situation, methods: &[Method]) -> R
         return Ok(Packing::Nothing);
     }
     situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
-    told(arguments, "packing: a few steps of every optimizer");
+    told(arguments, "measuring packing: a few steps of every optimizer");
     measure::packing(methods, situation.params, &situation.place)
 }
 

@@ -1,11 +1,13 @@
 //! The network as the cost model knows it: the rate of a host's link, the latency of a message, the cost of one.
 
-use crate::bench::{self, kernels};
+use crate::bench::{self, Benched, kernels};
 use crate::probe::{EXACT_F32, Probed};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use thinwire::CodecName;
+use thinwire::hosts::Hosts;
 
 /// TCP's own bytes in what a cable carries: 1448 of 1538, where 1500 bytes are a packet, 20 and 32 of them are the headers of
 /// IP and TCP with time stamps, and Ethernet adds 14 for its header, 4 for its sum, 8 before and 12 after.
@@ -17,12 +19,15 @@ pub const LATENCY: f64 = 50e-6;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Network {
     /// Bits a second of a host's link, each way at once, as it is sold or was measured.
+    #[serde(rename = "bits_per_second")]
     pub bandwidth: f64,
     /// The part of them that are the engine's bytes.
     pub framing: f64,
     /// Seconds, one way.
+    #[serde(rename = "latency_seconds")]
     pub latency: f64,
     /// Seconds that a message costs its worker, whatever its length.
+    #[serde(rename = "seconds_per_message")]
     pub message: f64,
 }
 
@@ -37,6 +42,10 @@ impl Network {
     }
 }
 
+/// What figures of a file may be: a rate as of a link, a latency and a message of at most ten seconds.
+const RATES: RangeInclusive<f64> = 1e3..=1e14;
+const DELAYS: RangeInclusive<f64> = 0.0..=10.0;
+
 /// What `probe` found, as far as it counts here.
 pub struct Measured {
     pub hosts: Vec<usize>,
@@ -49,19 +58,30 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// What its rate is from.
+    pub fn origin(&self) -> &'static str {
+        match self.mean {
+            Some(_) => "by what probe's mean in f32 took over it, packing left out",
+            None => "by the slowest worker's rate while all send to the next: probe took no mean in f32",
+        }
+    }
+
     /// The network, by what a mean in f32 took over it: its bits by its seconds, less its packing; without one by the rate while all
-    /// send to the next. `crowding` is how many times as long packing took because workers share cores.
-    pub fn network(&self, crowding: f64) -> Result<Network> {
+    /// send to the next. `crowding` is how many times as long packing took because workers share cores. What is not in `benched` is
+    /// measured now.
+    pub fn network(&self, crowding: f64, benched: Option<&Benched>) -> Result<Network> {
         let bandwidth = match self.mean {
             Some((values, bits, seconds)) => {
-                let codec = kernels::speed(CodecName::F32, values.min(500_000.0) as usize)?;
+                let benched = benched.and_then(|benched| benched.codec(CodecName::F32));
+                let codec =
+                    benched.map_or_else(|| kernels::speed(CodecName::F32, values.min(500_000.0) as usize), Ok)?;
                 // Filled and coded, added up, decoded and applied.
                 let packing = values * (codec.encode + 2.0 * codec.decode_add) * crowding;
                 bits / (seconds - packing).max(seconds / 2.0)
             }
             None => self.all_at_once,
         };
-        let message = self.message.map_or_else(bench::message::seconds, Ok)?;
+        let message = self.message.map_or_else(|| bench::message_seconds(benched), Ok)?;
         Ok(Network { bandwidth, framing: 1.0, latency: self.latency, message })
     }
 }
@@ -72,12 +92,25 @@ pub fn read(path: &Path) -> Result<Measured> {
     let text = std::fs::read_to_string(path).with_context(named)?;
     let probed: Probed = serde_json::from_str(&text)
         .with_context(|| format!("{}: accepted: what `thinwire probe --json` printed", named()))?;
-    let hosts = probed.hosts;
+    // Any numbers name a host, in the file.
+    let hosts = Hosts::new(&probed.hosts).of_all().to_vec();
     let workers = hosts.len();
+    ensure!((1..=4096).contains(&workers), "{}: it has {workers} workers; accepted: 2 to 4096", named());
     let known = probed.pairs.iter().all(|pair| pair.from.max(pair.to) < workers);
     ensure!(known, "{}: it has pairs of workers that are not among its hosts", named());
+    let one_host = hosts.iter().all(|host| *host == 0);
+    ensure!(!one_host, "{}: all its workers are on one host, so it says nothing of a network", named());
     let between = probed.pairs.iter().filter(|pair| hosts[pair.from] != hosts[pair.to]).collect::<Vec<_>>();
-    ensure!(!between.is_empty(), "{}: all its workers are on one host, so it says nothing of a network", named());
+    ensure!(!between.is_empty(), "{}: it has no pair of workers on two hosts, so no latency", named());
+    for pair in &between {
+        let delays =
+            [("latency_seconds", Some(pair.latency_seconds)), ("seconds_per_message", pair.seconds_per_message)];
+        for (word, seconds) in delays {
+            let sound = seconds.is_none_or(|seconds| DELAYS.contains(&seconds));
+            let seconds = seconds.unwrap_or_default();
+            ensure!(sound, "{}: {word} = {seconds}: accepted: 0 to 10 seconds, such as 5e-5", named());
+        }
+    }
     let most = |leaves: &dyn Fn(usize) -> bool| {
         let on = |host: usize| (0..workers).filter(|rank| hosts[*rank] == host && leaves(*rank)).count();
         hosts.iter().map(|host| on(*host)).max().unwrap_or(1).max(1) as f64
@@ -87,12 +120,22 @@ pub fn read(path: &Path) -> Result<Measured> {
     let mates = most(&|_| true);
     let leaving = mates * (workers as f64 - mates) / (workers as f64 - 1.0);
     let mean = probed.means.iter().find(|mean| mean.name == EXACT_F32);
-    let positive = |figure: f64| figure.is_finite() && figure > 0.0;
+    let rate = probed.bits_per_second_all_at_once;
     ensure!(
-        positive(probed.bits_per_second_all_at_once) && mean.is_none_or(|mean| positive(mean.seconds)),
-        "{}: a rate or a time in it is not above 0",
+        RATES.contains(&rate),
+        "{}: bits_per_second_all_at_once = {rate:e}: accepted: 1e3 to 1e14, such as 9.4e8",
         named()
     );
+    if let Some(mean) = mean {
+        let rate = 8.0 * mean.bytes_sent_per_worker as f64 * leaving / mean.seconds;
+        ensure!(
+            mean.seconds > 0.0 && RATES.contains(&rate),
+            "{}: {EXACT_F32}: {} bytes a worker in {} seconds is no rate of a link",
+            named(),
+            mean.bytes_sent_per_worker,
+            mean.seconds
+        );
+    }
     Ok(Measured {
         all_at_once: probed.bits_per_second_all_at_once * sharing,
         mean: mean.map(|mean| (mean.values as f64, 8.0 * mean.bytes_sent_per_worker as f64 * leaving, mean.seconds)),

@@ -1,5 +1,6 @@
-//! The time of a step against the bandwidth, for every method, and where each crosses Adam's.
+//! The time of a step against the bandwidth, for every method, and where each crosses Adam's, or what the user has.
 
+use super::Answer;
 use super::advice::{Pays, pays};
 use super::cost::Estimate;
 use super::network::Network;
@@ -10,41 +11,42 @@ use crate::report::picture::Picture;
 use crate::report::scale::{Scale, Unit};
 use anyhow::{Context, Result};
 use std::path::Path;
-use thinwire::Name;
 
 /// Points of a line; so many that none is marked as a measurement.
 const POINTS: usize = 97;
 
-pub fn write(path: &Path, estimates: &[Estimate], network: &Network) -> Result<()> {
-    let picture = draw(estimates, network);
+pub fn write(path: &Path, answer: &Answer, network: &Network) -> Result<()> {
+    let picture = draw(&answer.estimates, answer.base, network);
     std::fs::write(path, picture.standalone()).with_context(|| format!("--plot {}", path.display()))
 }
 
-fn draw(estimates: &[Estimate], network: &Network) -> Picture {
-    let shown = chosen(estimates);
-    let looks = looks(&shown);
-    let crossing = |estimate: &Estimate| match pays(estimate, &estimates[0], network) {
-        Pays::Below(rate) => Some(rate),
+fn draw(shown: &[Estimate], base: usize, network: &Network) -> Picture {
+    let (looks, base) = (looks(shown), &shown[base]);
+    let crossing = |estimate: &Estimate| match pays(estimate, base, network) {
+        Pays::Below(rate) | Pays::Above(rate) => Some(rate),
         _ => None,
     };
     // From a tenth of the slowest rate that matters to ten times the fastest.
-    let rates = shown.iter().filter_map(|estimate| crossing(estimate)).chain([network.bandwidth]);
+    let rates = shown.iter().filter_map(crossing).chain([network.bandwidth]);
     let (low, high) = rates.fold((1e8_f64, 1e10_f64), |(low, high), rate| (low.min(rate), high.max(rate)));
     let (low, high) = (low / 2.0, (high * 3.0).min(low * 1e7));
     let at = |point: usize| low * (high / low).powf(point as f64 / (POINTS - 1) as f64);
     let step = |estimate: &Estimate, rate: f64| estimate.mean_step(&network.at(rate));
     let curve =
-        |estimate: &&Estimate| (0..POINTS).map(|point| (at(point), step(estimate, at(point)))).collect::<Vec<_>>();
+        |estimate: &Estimate| (0..POINTS).map(|point| (at(point), step(estimate, at(point)))).collect::<Vec<_>>();
     let curves = shown.iter().map(curve).collect::<Vec<_>>();
     let times = curves.iter().flatten().map(|(_, seconds)| *seconds);
-    let y = Scale::log(times.chain([estimates[0].compute])).expect("times above 0");
+    let y = Scale::log(times.chain([base.compute])).expect("times above 0");
     let marks = shown.iter().zip(&looks).filter_map(|(estimate, look)| {
         crossing(estimate).filter(|rate| (low..=high).contains(rate)).map(|rate| (look, (rate, step(estimate, rate))))
     });
     let chart = Chart {
         id: "step-by-bandwidth",
         x: Axis {
-            title: "bandwidth of a host's link (log scale); circles: above it, Adam is faster".to_owned(),
+            title: format!(
+                "bandwidth of a host's link (log scale); circles: where a method crosses {}",
+                base.method.shown
+            ),
             scale: Scale::Log { from: low, to: high },
             unit: Unit::Bandwidth,
         },
@@ -53,12 +55,12 @@ fn draw(estimates: &[Estimate], network: &Network) -> Picture {
         here: Some((network.bandwidth, format!("yours: {}", figures::bandwidth(network.bandwidth)))),
         lines: looks.iter().zip(curves).map(|(look, held_out)| Lines { look, train: Vec::new(), held_out }).collect(),
     };
-    let workers = estimates[0].plan.workers();
+    let workers = base.plan.workers();
     Picture {
         id: "step-by-bandwidth".to_owned(),
         title: format!(
             "Time of a step, {} parameters, {workers} workers",
-            crate::screen::count(estimates[0].plan.params() as f64)
+            crate::screen::count(base.plan.params() as f64)
         ),
         note: String::new(),
         height: chart::HEIGHT,
@@ -67,20 +69,9 @@ fn draw(estimates: &[Estimate], network: &Network) -> Picture {
     }
 }
 
-/// All but Efficient-Adam by the codecs that are neither its default nor the only one: their lines would hide each other.
-fn chosen(estimates: &[Estimate]) -> Vec<&Estimate> {
-    let efficient = estimates.iter().filter(|estimate| estimate.method.config.name == Name::EfficientAdam);
-    let kept = efficient.clone().find(|estimate| estimate.method.codec() == thinwire::CodecName::Uniform(4));
-    let kept = kept.or(efficient.clone().next());
-    let keep = |estimate: &&Estimate| {
-        estimate.method.config.name != Name::EfficientAdam || kept.is_some_and(|kept| std::ptr::eq(*estimate, kept))
-    };
-    estimates.iter().filter(keep).collect()
-}
-
-fn looks(estimates: &[&Estimate]) -> Vec<Look> {
+fn looks(estimates: &[Estimate]) -> Vec<Look> {
     let name = |estimate: &Estimate| estimate.method.config.name;
-    let look = |(at, estimate): (usize, &&Estimate)| {
+    let look = |(at, estimate): (usize, &Estimate)| {
         let before = estimates[..at].iter().filter(|other| name(other) == name(estimate)).count();
         of_optimizer(&name(estimate).to_string(), &estimate.method.shown, before)
     };

@@ -1,18 +1,23 @@
 //! The answer: for people on standard error, for programs as JSON.
 
-use super::Situation;
-use super::advice::{Advice, pays};
+use super::advice::{Advice, Pays, pays};
 use super::cost::Estimate;
-use super::simulate::Simulated;
+use super::{Answer, Situation};
 use crate::report::figures;
-use crate::screen::{bytes, count, duration, say};
+use crate::screen::{bytes, count, duration, say, width, wrapped};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 use thinwire::schedule::Round;
 
-pub fn show(situation: &Situation, estimates: &[Estimate], simulated: Option<&[Simulated]>, advice: &Advice) {
-    let (place, network) = (&situation.place, &situation.network);
+/// Columns that go where the terminal is too narrow for all, the first of them first.
+const SPARE: [&str; 6] = ["memory", "bits", ROUNDS, "computes", "sends", "the run"];
+
+const ROUNDS: &str = "exact, coarse, skipped";
+
+pub fn show(situation: &Situation, answer: &Answer, advice: &Advice) {
+    let (place, network, width) = (&situation.place, &situation.network, width());
+    let tell = |line: &str| say!("{}", wrapped(line, width));
     let link = match place.host_count() {
         1 => "one host".to_owned(),
         hosts => format!(
@@ -21,38 +26,71 @@ pub fn show(situation: &Situation, estimates: &[Estimate], simulated: Option<&[S
             figures::seconds(network.latency)
         ),
     };
-    say!(
-        "{} parameters, {} workers on {link}; {} of computing a step, {} steps",
+    tell(&format!(
+        "{} parameters, {} worker{} on {link}; {} of computing a step, {} steps",
         count(situation.params as f64),
         place.workers(),
+        if place.workers() == 1 { "" } else { "s" },
         figures::seconds(situation.compute),
         figures::count(situation.run.steps),
-    );
-    say!("{}", table(estimates, simulated, situation));
-    say!(
-        "sends: by one worker, to other hosts if there are some; bits: for a parameter, averaged over the steps; computes: the part \
-         of the time; pays below: up to this bandwidth it is faster than Adam f32"
-    );
+    ));
+    let (table, left_out) = fitting(situation, answer, width);
+    say!("{table}");
+    tell(&legend(situation, answer, left_out));
     for note in &situation.notes {
-        say!("· {note}");
+        tell(&format!("· {note}"));
     }
     for warning in &situation.warnings {
-        say!("warning: {warning}");
+        tell(&format!("warning: {warning}"));
     }
-    say!("\n{}", advice.reason);
+    tell(&format!("\n{}", advice.reason));
 }
 
-fn table(estimates: &[Estimate], simulated: Option<&[Simulated]>, situation: &Situation) -> Table {
+/// The words of the table that need one.
+fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
+    let held_to = &answer.estimates[answer.base].method.shown;
+    let mut legend = [
+        ("sends", "sends: by one worker, to other hosts if there are some"),
+        ("bits", "bits: for a parameter, averaged over the steps"),
+        ("computes", "computes: the part of the time"),
+    ]
+    .iter()
+    .filter(|(column, _)| !left_out.contains(column))
+    .map(|(_, words)| (*words).to_owned())
+    .collect::<Vec<_>>();
+    legend.push(format!("pays below: up to this bandwidth it is faster than {held_to}"));
     let network = &situation.network;
-    let mut header =
-        vec!["", "exact, coarse, skipped", "sends", "bits", "a step", "the run", "computes", "memory", "pays below"];
-    if simulated.is_some() {
+    let base = &answer.estimates[answer.base];
+    if answer.estimates.iter().any(|estimate| pays(estimate, base, network) == Pays::Always) {
+        legend.push("always: also where bytes take no time, for it packs and waits for latency no longer".to_owned());
+    }
+    if !left_out.is_empty() {
+        legend.push(format!("left out, for the terminal is narrow: {} (--json has all)", left_out.join("; ")));
+    }
+    legend.join("; ")
+}
+
+/// The table without as many columns as do not fit, and which those are.
+pub(super) fn fitting(
+    situation: &Situation,
+    answer: &Answer,
+    width: Option<usize>,
+) -> (Table, &'static [&'static str]) {
+    let mut tried = (0..=SPARE.len()).map(|many| (table(situation, answer, &SPARE[..many]), &SPARE[..many]));
+    let fits = |table: &Table| {
+        let wide = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        width.is_none_or(|width| wide <= width)
+    };
+    tried.find(|(table, left_out)| fits(table) || left_out.len() == SPARE.len()).expect("the last is taken")
+}
+
+fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
+    let network = &situation.network;
+    let mut header = vec!["", ROUNDS, "sends", "bits", "a step", "the run", "computes", "memory", "pays below"];
+    if answer.simulated.is_some() {
         header.insert(5, "simulated");
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
-    for (at, estimate) in estimates.iter().enumerate() {
+    let row = |(at, estimate): (usize, &Estimate)| {
         let rounds = estimate.plan.rounds;
         let mut row = vec![
             estimate.method.shown.clone(),
@@ -60,28 +98,36 @@ fn table(estimates: &[Estimate], simulated: Option<&[Simulated]>, situation: &Si
             bytes(estimate.bytes_on_links() as f64),
             format!("{:.2}", estimate.plan.bits_per_param_per_step()),
             figures::seconds(estimate.mean_step(network)),
-            duration(estimate.run(network)),
-            format!("{:.0} %", 100.0 * estimate.efficiency(network)),
+            duration(answer.run(at, network)),
+            format!("{:.0} %", 100.0 * answer.efficiency(at, network)),
             bytes(estimate.memory().total() as f64),
-            pays(estimate, &estimates[0], network).to_string(),
+            pays(estimate, &answer.estimates[answer.base], network).to_string(),
         ];
-        if let Some(simulated) = simulated {
-            row.insert(5, figures::seconds(simulated[at].step));
+        if answer.simulated.is_some() {
+            row.insert(5, figures::seconds(answer.step(at, network)));
         }
-        table.add_row(row);
-    }
+        row
+    };
+    let kept = |cells: Vec<String>| {
+        let cells = cells.into_iter().zip(&header).filter(|(_, column)| !left_out.contains(column));
+        cells.map(|(cell, _)| cell).collect::<Vec<_>>()
+    };
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(kept(header.iter().map(|column| (*column).to_owned()).collect()));
+    table.add_rows(answer.estimates.iter().enumerate().map(row).map(kept));
     table.column_iter_mut().skip(1).for_each(|column| {
         column.set_cell_alignment(CellAlignment::Right);
     });
     table
 }
 
-pub fn json(situation: &Situation, estimates: &[Estimate], simulated: Option<&[Simulated]>, advice: &Advice) -> Value {
+pub fn json(situation: &Situation, answer: &Answer, advice: &Advice) -> Value {
     let network = &situation.network;
     let method = |(at, estimate): (usize, &Estimate)| {
         let step = |round| estimate.round(round).map(|_| estimate.step(round, network));
         let skipped = (estimate.plan.rounds.skipped > 0).then(|| estimate.step(Round::Skipped, network));
-        let memory = estimate.memory();
+        let (memory, parts) = (estimate.memory(), estimate.parts(network));
         let mut method = json!({
             "name": estimate.method.shown,
             "optimizer": estimate.method.config.name,
@@ -96,14 +142,16 @@ pub fn json(situation: &Situation, estimates: &[Estimate], simulated: Option<&[S
                 "coarse": step(Round::Coarse),
                 "skipped": skipped,
             },
-            "pack_seconds_per_step": estimate.packing(),
-            "run_seconds": estimate.run(network),
-            "efficiency": estimate.efficiency(network),
+            "wire_seconds_per_step": parts.wire,
+            "latency_seconds_per_step": parts.latency,
+            "pack_seconds_per_step": parts.packing,
+            "run_seconds": answer.run(at, network),
+            "efficiency": answer.efficiency(at, network),
             "memory_bytes_per_worker": memory.total(),
             "memory": memory,
-            "pays": pays(estimate, &estimates[0], network),
+            "pays": pays(estimate, &answer.estimates[answer.base], network),
         });
-        if let Some(simulated) = simulated {
+        if let Some(simulated) = &answer.simulated {
             method["simulated"] = json!(simulated[at]);
         }
         method
@@ -118,7 +166,8 @@ pub fn json(situation: &Situation, estimates: &[Estimate], simulated: Option<&[S
         "crowding": situation.place.crowding,
         "notes": situation.notes,
         "warnings": situation.warnings,
-        "methods": estimates.iter().enumerate().map(method).collect::<Vec<_>>(),
+        "held_to": answer.estimates[answer.base].method.shown,
+        "methods": answer.estimates.iter().enumerate().map(method).collect::<Vec<_>>(),
         "recommendation": advice,
     })
 }

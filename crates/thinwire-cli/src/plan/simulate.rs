@@ -25,6 +25,9 @@ const FEWEST: u64 = 12;
 const MOST: u64 = 600;
 const STRETCH: u64 = 40;
 
+/// Buckets of a round that are simulated; the others take as long as these on average, but for the first and the last.
+const BUCKETS: u64 = 64;
+
 /// What is not the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chance {
@@ -45,7 +48,7 @@ impl Chance {
             slow_host: arguments.slow_host.unwrap_or(1.0),
             slow_link: arguments.slow_link.unwrap_or(1.0),
             jitter: arguments.jitter.unwrap_or(0.0),
-            seed: arguments.seed.unwrap_or(1),
+            seed: arguments.seed.unwrap_or(1) as u64,
         }
     }
 }
@@ -60,8 +63,13 @@ pub struct Simulated {
     pub steps: u64,
 }
 
+/// Every method, each on a thread: what it comes to does not depend on the others.
 pub fn all(estimates: &[Estimate], situation: &Situation, chance: &Chance) -> Vec<Simulated> {
-    estimates.iter().map(|estimate| one(estimate, &situation.place.hosts, &situation.network, chance)).collect()
+    std::thread::scope(|scope| {
+        let run = |estimate| scope.spawn(move || one(estimate, &situation.place.hosts, &situation.network, chance));
+        let runs = estimates.iter().map(run).collect::<Vec<_>>();
+        runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+    })
 }
 
 /// One method: stretches of the run's calendar, evenly spread over it, and one where each kind of step first comes.
@@ -71,7 +79,7 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
     let mut cluster = Cluster::new(hosts, *network, *chance);
     let buckets =
         kinds.iter().filter_map(|kind| estimate.round(*kind)).map(|cost| cost.load.buckets).max().unwrap_or(1);
-    let events = cluster.links.len() as u64 * buckets + hosts.len() as u64;
+    let events = cluster.links.len() as u64 * buckets.min(BUCKETS) + hosts.len() as u64;
     let steps = (BUDGET / events).clamp(FEWEST, MOST).min(plan.steps);
     let stretches = steps.div_ceil(STRETCH).max(1);
     let long = (steps / stretches).max(1);
@@ -80,7 +88,8 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
         .collect::<Vec<_>>();
     starts.iter_mut().for_each(|start| *start = (*start).min(plan.steps - long));
     let first = |kind: Round| (0..plan.steps).find(|t| plan.round(*t) == kind);
-    starts.extend(kinds.iter().filter_map(|kind| first(*kind)).map(|start| start.min(plan.steps - long)));
+    let had = kinds.iter().zip(total).filter(|(_, total)| *total > 0);
+    starts.extend(had.filter_map(|(kind, _)| first(*kind)).map(|start| start.min(plan.steps - long)));
     starts.sort_unstable();
     starts.dedup();
 
@@ -176,12 +185,12 @@ impl Cluster {
 
     /// One round, in the engine's order.
     fn round(&mut self, bucket: &Bucket) {
-        let count = self.links.len();
-        let mut clocks = vec![0.0_f64; count];
+        let hosts = self.links.len();
+        let mut clocks = vec![0.0_f64; hosts];
         for (host, clock) in self.hosts.iter().zip(&self.clocks) {
             clocks[*host] = clocks[*host].max(*clock);
         }
-        let slow = (0..count).map(|host| self.slowness(host)).collect::<Vec<_>>();
+        let slow = (0..hosts).map(|host| self.slowness(host)).collect::<Vec<_>>();
         let work = |clocks: &mut [f64], seconds: f64| {
             clocks.iter_mut().zip(&slow).for_each(|(clock, slow)| *clock += seconds * slow);
         };
@@ -191,8 +200,10 @@ impl Cluster {
         work(&mut clocks, bucket.pack);
         let up = self.send(&clocks, bucket.up);
         wait(&mut clocks, &up);
-        for k in 1..=bucket.count {
-            let next = (k < bucket.count).then(|| {
+        let count = bucket.count.min(BUCKETS);
+        let mut after_first = 0.0;
+        for k in 1..=count {
+            let next = (k < count).then(|| {
                 work(&mut clocks, bucket.pack);
                 self.send(&clocks, bucket.up)
             });
@@ -203,6 +214,18 @@ impl Cluster {
             }
             wait(&mut clocks, &down);
             work(&mut clocks, bucket.apply);
+            let mean = clocks.iter().sum::<f64>() / clocks.len() as f64;
+            match k {
+                1 => after_first = mean,
+                _ if k + 1 == count && bucket.count > count => {
+                    let others = (mean - after_first) / (count - 2) as f64 * (bucket.count - count) as f64;
+                    clocks.iter_mut().for_each(|clock| *clock += others);
+                    self.links
+                        .iter_mut()
+                        .for_each(|link| *link = Link { out: link.out + others, into: link.into + others });
+                }
+                _ => {}
+            }
         }
         for (host, clock) in self.hosts.iter().zip(&mut self.clocks) {
             *clock = clocks[*host];

@@ -1,10 +1,11 @@
 //! The model against itself: the simulation against the formula, the formula against what must be.
 
-use super::advice::{Pays, advise, pays};
+use super::advice::{Advice, Pays, advise, pays};
 use super::cost::{Estimate, Packing, Place};
 use super::methods::{self, Run};
 use super::network::Network;
-use super::simulate::{Chance, one};
+use super::simulate::{Chance, Simulated, one};
+use super::{Answer, Situation, show};
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::steps::StepCost;
 use thinwire::schedule::Decay;
@@ -166,16 +167,109 @@ fn every_method_pays_up_to_where_it_crosses_adam() {
     assert_eq!(pays(&estimates[3], &estimates[0], &network), Pays::Always, "it packs less, too");
 }
 
+/// Held to method `base`, on hosts of one worker each.
+fn advised(estimates: Vec<Estimate>, base: usize, network: &Network) -> Advice {
+    let hosts = estimates[0].plan.workers();
+    advise(&Answer { estimates, base, hosts, simulated: None }, network)
+}
+
 #[test]
 fn advice_depends_on_the_network() {
     let place = place(16, 16);
-    let thin = advise(&estimates(110_000_000, 0.3, &place), &network(1e9));
+    let thin = advised(estimates(110_000_000, 0.3, &place), 0, &network(1e9));
     assert_eq!(thin.optimizer, Name::ZeroOneAdam, "{}", thin.reason);
-    let fast = advise(&estimates(1_000_000, 0.3, &place), &network(1e11));
+    assert!(thin.reason.contains("keep your network busy") && thin.reason.contains("times fewer"), "{}", thin.reason);
+    let fast = advised(estimates(1_000_000, 0.3, &place), 0, &network(1e11));
     assert_eq!((fast.optimizer, fast.codec), (Name::Adam, CodecName::F32));
     assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
-    let alone = advise(&estimates(1_000_000, 0.3, &self::place(1, 1)), &network(1e9));
+    let alone = advised(estimates(1_000_000, 0.3, &self::place(1, 1)), 0, &network(1e9));
     assert!(alone.reason.contains("one worker"), "{}", alone.reason);
+    let answer =
+        Answer { estimates: estimates(1_000_000, 0.3, &self::place(4, 1)), base: 0, hosts: 1, simulated: None };
+    let together = advise(&answer, &network(1e9));
+    assert!(together.reason.contains("there is no network"), "{}", together.reason);
+}
+
+/// Packing decides nothing where the network is fast, and latency is called latency.
+#[test]
+fn the_reason_is_where_the_time_goes() {
+    let place = place(16, 16);
+    let fast = advised(estimates(110_000_000, 0.3, &place), 0, &Network { message: 0.0, ..network(1e12) });
+    assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
+    assert!(fast.reason.contains("packing, as measured on a CPU"), "{}", fast.reason);
+    let far = advised(estimates(10_000, 0.01, &place), 0, &Network { latency: 0.1, ..network(1e10) });
+    assert_eq!(far.optimizer, Name::ZeroOneAdam, "{}", far.reason);
+    assert!(far.reason.contains("latency takes") && far.reason.contains("of the rounds"), "{}", far.reason);
+}
+
+#[test]
+fn the_parts_of_a_step_are_all_of_it() {
+    for estimate in estimates(PARAMS, 0.05, &place(8, 4)) {
+        let network = network(1e9);
+        let parts = estimate.parts(&network);
+        let sum = estimate.compute + parts.sending() + parts.packing;
+        assert!(near(sum, estimate.mean_step(&network), 1e-12), "{}", estimate.method.shown);
+        assert!(parts.wire > 0.0 && parts.latency > 0.0 && parts.packing > 0.0, "{parts:?}");
+    }
+}
+
+/// Whatever is advised saves a twentieth, and more than a twentieth is not left.
+#[test]
+fn what_is_advised_is_worth_it() {
+    for rate in (0..60).map(|at| 1e8 * 1.15_f64.powi(at)) {
+        for base in [0, 1] {
+            let (place, network) = (place(4, 4), network(rate));
+            let answer = Answer { estimates: estimates(1_230_000, 0.1, &place), base, hosts: 4, simulated: None };
+            let advice = advise(&answer, &network);
+            let name = |estimate: &Estimate| (estimate.method.config.name, estimate.method.codec());
+            let at = answer.estimates.iter().position(|estimate| name(estimate) == (advice.optimizer, advice.codec));
+            let (step, own) = (answer.step(at.unwrap(), &network), answer.step(base, &network));
+            assert!(at == Some(base) || step <= 0.95 * own, "{rate:e}: {}", advice.reason);
+            let fast = answer.parts(0, &network).sending() < 0.05 * answer.step(0, &network);
+            let best = (0..5).map(|at| answer.step(at, &network)).fold(f64::INFINITY, f64::min);
+            assert!(fast || step <= best / 0.949, "{rate:e}: {}", advice.reason);
+        }
+    }
+}
+
+/// A method that compresses is what the others are held to: they are faster above a rate, not below.
+#[test]
+fn others_are_held_to_what_the_user_has() {
+    let estimates = estimates(110_000_000, 0.3, &place(16, 16));
+    let network = network(1e9);
+    let Pays::Above(rate) = pays(&estimates[0], &estimates[4], &network) else { panic!("efficient-adam packs longer") };
+    assert_eq!(pays(&estimates[4], &estimates[0], &network), Pays::Below(rate));
+    let times = |base: usize| estimates[base].mean_step(&network) / estimates[3].mean_step(&network);
+    let expected = format!("{:.1} times faster", times(1));
+    assert_ne!(expected, format!("{:.1} times faster", times(0)));
+    let advice = advised(estimates, 1, &network);
+    assert!(advice.reason.contains(&expected), "{}", advice.reason);
+}
+
+/// What was simulated is what is advised on.
+#[test]
+fn a_simulation_reaches_the_advice() {
+    let network = network(1e11);
+    let estimates = estimates(1_000_000, 0.3, &place(16, 16));
+    let calm = estimates.iter().map(|estimate| estimate.mean_step(&network)).collect::<Vec<_>>();
+    let simulated = |at: usize| Simulated { step: calm[at] * if at == 3 { 1.0 } else { 2.0 }, steps: 1 };
+    let simulated = Some((0..calm.len()).map(simulated).collect());
+    let advice = advise(&Answer { estimates, base: 0, hosts: 16, simulated }, &network);
+    assert_eq!(advice.optimizer, Name::ZeroOneAdam);
+    assert!(advice.reason.contains("waiting for slow workers"), "{}", advice.reason);
+}
+
+/// So many buckets that most of them are counted like the others.
+#[test]
+fn buckets_without_end_are_simulated_too() {
+    let (place, network) = (place(64, 64), network(1e11));
+    for estimate in estimates(4_000_000_000, 1.0, &place) {
+        let buckets =
+            [estimate.round(thinwire::schedule::Round::Exact), estimate.round(thinwire::schedule::Round::Coarse)];
+        let simulated = one(&estimate, &place.hosts, &network, &CALM).step;
+        assert!(buckets.iter().flatten().any(|cost| cost.load.buckets > 64), "{}", estimate.method.shown);
+        assert!(near(simulated, estimate.mean_step(&network), 1e-9), "{}", estimate.method.shown);
+    }
 }
 
 /// Four workers of a host share its link: all that they send by it takes as long as if one did.
@@ -185,4 +279,25 @@ fn workers_of_a_host_share_its_link() {
     let step = |workers, hosts| estimates(PARAMS, 0.0, &place(workers, hosts))[0].mean_step(&network);
     let (alone, shared) = (step(4, 4), step(16, 4));
     assert!(near(alone, shared, 0.1), "{alone} {shared}");
+}
+
+/// As many columns as there is room for, and always what a step takes.
+#[test]
+fn the_table_fits_the_terminal() {
+    let place = place(4, 4);
+    let answer = Answer { estimates: estimates(PARAMS, 0.05, &place), base: 0, hosts: 4, simulated: None };
+    let (network, notes, warnings) = (network(1e9), Vec::new(), Vec::new());
+    let situation =
+        Situation { params: PARAMS, run: run(), place, compute: 0.05, network, notes, given: None, warnings };
+    let (whole, none) = show::fitting(&situation, &answer, None);
+    assert!(none.is_empty() && whole.to_string().contains("memory"));
+    let mut before = usize::MAX;
+    for width in [20, 55, 70, 80, 100, 120, 200] {
+        let (table, left_out) = show::fitting(&situation, &answer, Some(width));
+        let wide = table.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(wide <= width || width == 20, "{width}:\n{table}");
+        assert!(table.to_string().contains("a step") && left_out.len() <= before, "{width}:\n{table}");
+        before = left_out.len();
+    }
+    assert_eq!(before, 0);
 }

@@ -125,10 +125,13 @@ impl Chart<'_> {
     fn here(&self) -> String {
         let Some((value, name)) = &self.here else { return String::new() };
         let x = self.place_x(*value);
+        // To the right of its line, unless that ends outside of the frame.
+        let fits = x + 6.0 + name.chars().count() as f64 * BOLD_LETTER < self.right();
+        let (side, anchor) = if fits { (6.0, "start") } else { (-6.0, "end") };
         format!(
             "<path class=\"would\" d=\"M{x:.1} {TOP}V{BOTTOM}\"/>\
-             <text class=\"small\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x + 6.0,
+             <text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            x + side,
             TOP + 11.0,
             escape(name)
         )

@@ -66,7 +66,19 @@ fn a_bench_feeds_a_plan() {
     assert!(benched["kernels"].as_array().expect("a list").iter().all(|kernel| number(&kernel["values_per_s"]) > 0.0));
     assert!(number(&benched["copy_gb_per_s"]["1"]) > 0.0);
     let plan = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --bench bench.json --json --quiet";
-    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4")).json()).len(), 5);
+    let answer = place.thinwire(&format!("{plan} --codecs uniform4")).json();
+    assert_eq!(methods(&answer).len(), 5);
+    assert_eq!(answer["network"]["seconds_per_message"], benched["message_seconds"]);
+    // What the papers and DeepSpeed take: exact rounds of 16 bits, and clipping.
+    let preset = "plan --preset bert-large --bandwidth 4.1Gb/s --bench bench.json --codecs uniform4 --json --quiet";
+    assert_eq!(methods(&place.thinwire(preset).json()).len(), 5);
+    place.write(
+        "ds.json",
+        r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 100}}, "fp16": {"enabled": true}, "gradient_clipping": 1}"#,
+    );
+    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4 --deepspeed ds.json")).json()).len(), 6);
+    let simulated = format!("{plan} --codecs uniform4 --simulate --spread 10% --jitter 1ms --seed 2");
+    assert_eq!(place.thinwire(&simulated).json(), place.thinwire(&simulated).json(), "nothing is measured");
     place.thinwire(&format!("{plan} --codecs power5")).refused(&["power5", "bench"]);
     place.write("other.json", "{}");
     place
@@ -85,11 +97,41 @@ fn a_probe_feeds_a_plan() {
     let answer =
         place.thinwire("plan --params 1M --compute 10ms --network probe.json --without-packing --json --quiet").json();
     assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (4.0, 2.0));
-    assert_eq!((number(&answer["network"]["bandwidth"]), number(&answer["network"]["latency"])), (8e8, 1e-4));
-    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["message"])), (1.0, 0.0));
+    assert_eq!(
+        (number(&answer["network"]["bits_per_second"]), number(&answer["network"]["latency_seconds"])),
+        (8e8, 1e-4)
+    );
+    assert_eq!((number(&answer["network"]["framing"]), number(&answer["network"]["seconds_per_message"])), (1.0, 0.0));
     let packs =
         place.thinwire("plan --params 1k --compute 10ms --network probe.json --codecs sign --json --quiet").json();
-    assert_eq!(number(&packs["network"]["message"]), 3e-6);
+    assert_eq!(number(&packs["network"]["seconds_per_message"]), 3e-6);
+    let more = "plan --params 1M --compute 10ms --network probe.json --without-packing --workers";
+    let answer = place.thinwire(&format!("{more} 8 --json --quiet")).json();
+    assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (8.0, 4.0), "two on each, as in the file");
+    assert!(answer["notes"].to_string().contains("while all send to the next"), "{answer}");
+    place.thinwire(&format!("{more} 7")).refused(&["2 workers on each host", "--hosts"]);
+    for (word, instead, says) in [
+        ("3e-6", "-1", "seconds_per_message"),
+        ("1e-4, \"sec", "1e9, \"sec", "latency_seconds"),
+        ("8e8", "1e300", "bits_per_second_all_at_once"),
+        ("[0, 0, 1, 1]", "[]", "0 workers"),
+        ("[0, 0, 1, 1]", "[3, 3, 3, 3]", "one host"),
+        ("[0, 0, 1, 1]", "[3, 3, 3, 7]", "no pair of workers on two hosts"),
+    ] {
+        let (probed, empty) = (probed.replace(word, instead), instead == "[]");
+        let probed = if empty {
+            probed.split("\"pairs\"").next().expect("a head").to_owned()
+                + r#""pairs": [],
+            "bits_per_second_all_at_once": 8e8, "means": []}"#
+        } else {
+            probed
+        };
+        place.write("odd.json", &probed);
+        place.thinwire("plan --params 1M --compute 10ms --without-packing --network odd.json").refused(&[says]);
+    }
+    place.write("named.json", probed.replace("[0, 0, 1, 1]", "[5, 5, 1000000, 1000000]"));
+    let named = place.thinwire("plan --params 1M --compute 10ms --network named.json --without-packing --json --quiet");
+    assert_eq!(number(&named.json()["hosts"]), 2.0);
     let on_threads = place.thinwire("probe --workers 2 --values 20k --codecs sign --repeats 1 --json --quiet");
     place.write("threads.json", &on_threads.stdout);
     place.thinwire("plan --params 1M --compute 10ms --network threads.json").refused(&["one host"]);
@@ -114,6 +156,17 @@ fn parameters_are_counted_in_a_file() {
     let rest = "--workers 2 --bandwidth 1Gb/s --compute 1ms --without-packing";
     let answer = place.thinwire(&format!("plan --model model.safetensors {rest} --json --quiet")).json();
     assert_eq!(number(&answer["params"]), 307.0);
+    let head = r#"{"a":{"dtype":"F32","shape":[10],"data_offsets":[0,40]},"at":{"dtype":"I64","shape":[7],"data_offsets":[40,96]}}"#;
+    let mut file = (head.len() as u64).to_le_bytes().to_vec();
+    file.extend(head.as_bytes());
+    place.write("short.safetensors", &file);
+    place.thinwire(&format!("plan --model short.safetensors {rest}")).refused(&["cut off"]);
+    file.extend([0; 96]);
+    place.write("whole.safetensors", &file);
+    let answer = place.thinwire(&format!("plan --model whole.safetensors {rest} --json --quiet")).json();
+    assert_eq!(number(&answer["params"]), 10.0, "positions are not learned");
+    place.write("model.safetensors.index.json", "{}");
+    place.thinwire(&format!("plan --model model.safetensors.index.json {rest}")).refused(&["index", "--params"]);
     place.write("text.safetensors", "this is a text and no file of tensors");
     place
         .thinwire(&format!("plan --model text.safetensors {rest}"))
@@ -138,8 +191,12 @@ fn a_simulation_stands_beside_the_formula() {
     let flags = "--simulate --spread 20% --slow-host 1.5 --jitter 100us --seed 7 --json --quiet";
     let answer = place.thinwire(&format!("{SMALL} {flags}")).json();
     for method in methods(&answer) {
-        assert!(number(&method["simulated"]["step_seconds"]) > number(&method["step_seconds"]), "{method}");
+        let simulated = number(&method["simulated"]["step_seconds"]);
+        assert!(simulated > number(&method["step_seconds"]), "{method}");
+        let (run, part) = (number(&method["run_seconds"]), number(&method["efficiency"]));
+        assert!((run / simulated / 10_000.0 - 1.0).abs() < 1e-9 && (part * simulated / 0.01 - 1.0).abs() < 1e-9);
     }
+    assert!(answer["notes"].to_string().contains("by the simulation"), "{answer}");
     let again = place.thinwire(&format!("{SMALL} {flags}")).json();
     assert_eq!(methods(&answer)[3]["simulated"], methods(&again)[3]["simulated"], "the same seed");
     place.thinwire(&format!("{SMALL} --spread 20%")).refused(&["--simulate"]);
@@ -152,6 +209,8 @@ fn a_plot_is_drawn() {
     place.thinwire(&format!("{SMALL} --plot step.svg --quiet")).succeeds();
     let svg = place.read("step.svg");
     assert!(svg.starts_with("<svg") && svg.contains("0/1 Adam") && svg.contains("yours: 1 Gb/s"), "{svg}");
+    assert!(svg.contains("Efficient-Adam topk0.01"), "every method has a line: {svg}");
+    place.thinwire(&format!("{SMALL} --plot step.png --quiet")).refused(&["step.svg"]);
     place.thinwire(&format!("{SMALL} --plot no/such/folder.svg --quiet")).refused(&["no/such/folder.svg"]);
 }
 
@@ -184,11 +243,27 @@ fn a_deepspeed_configuration_is_answered_for() {
         late["warnings"].to_string().contains("freeze_step = 100000, DeepSpeed's default, is not reached"),
         "{late}"
     );
+    assert!(late["warnings"].to_string().contains("only assumed here (--steps)"), "{late}");
+    assert!(late["notes"].to_string().contains("10,000 steps, since --steps was not given"), "{late}");
     assert_eq!(rounds(&methods(&late)[1]), [10_000, 0, 0]);
-    of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["lamb", "OneBitAdam"]);
+    let plain = of(r#"{"optimizer": {"type": "AdamW"}, /* two levels */ "zero_optimization": {"stage": 3}, // and
+        "gradient_accumulation_steps": 8, "bf16": {"enabled": "auto"} # or not
+    }"#);
+    let plain = plain.json();
+    assert_eq!([text(&plain["held_to"]), text(&methods(&plain)[0]["pays"])], ["yours: Adam f32", "baseline"]);
+    for word in ["zero_optimization.stage = 3", "all 8 forward and backward", "bf16.enabled is"] {
+        assert!(plain["warnings"].to_string().contains(word), "{word}: {plain}");
+    }
+    let half = of(r#"{"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}}"#).json();
+    assert!(!half["warnings"].to_string().contains("auto"), "one of them is enough: {half}");
+    assert_eq!(text(&half["held_to"]), "yours: Adam bf16");
+    assert_eq!(methods(&half).len(), 10, "it is one of those that are compared");
+    assert!(half["warnings"].to_string().contains("optimizer is not in the file"), "{half}");
+    assert!(text(&half["recommendation"]["reason"]).contains("of yours, Adam bf16"), "{half}");
+    of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["Lamb", "OneBitAdam"]);
     of(r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": -3}}}"#).refused(&["freeze_step = -3"]);
     of("{}").refused(&["optimizer.type is missing"]);
-    of("nonsense").refused(&["other.json"]);
+    of("nonsense").refused(&["other.json", "such as {"]);
 }
 
 #[test]
@@ -213,10 +288,21 @@ fn what_makes_no_sense_is_refused_with_an_example() {
         ("--decay never", &["cosine"]),
         ("--codecs morse", &["morse", "sign"]),
         ("--cores 0", &["1 to 4096"]),
+        ("--cores -1", &["1 to 4096"]),
+        ("--latency -1ms", &["50us"]),
+        ("--latency 1h", &["0 to 10s"]),
+        ("--params 1.5", &["1 to 10T"]),
+        ("--params 1e15", &["1 to 10T"]),
+        ("--workers -1", &["1 to 4096, such as 16"]),
+        ("--workers 2.5", &["1 to 4096, such as 16"]),
+        ("--steps 1e12", &["1 to 100M"]),
+        ("--warmup -1", &["such as 1000"]),
+        ("--bandwidth 25GbE", &["is 25Gb/s meant?"]),
     ] {
         let (flag, value) = instead.split_once(' ').expect("a flag and its value");
         let kept = whole.split(" --").filter(|part| !part.starts_with(&flag[2..])).collect::<Vec<_>>().join(" --");
         place.thinwire(&format!("{kept} {flag}={value}")).refused(words);
+        place.thinwire(&format!("{kept} {flag} {value}")).refused(words);
     }
     place.thinwire("plan").refused(&["--params, --workers, --bandwidth, --compute are missing", "--bandwidth 1Gb/s"]);
     for missing in ["params", "workers", "bandwidth", "compute"] {

@@ -35,6 +35,15 @@ pub struct Sent {
     pub messages: u64,
 }
 
+/// The bytes of one round on one host's link, all its workers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crossing {
+    pub up_out: u64,
+    pub up_in: u64,
+    pub down_out: u64,
+    pub down_in: u64,
+}
+
 /// The codecs of a kind of round, and where they go.
 pub struct Coding {
     inside: Named,
@@ -86,16 +95,15 @@ impl Coding {
         let others = || (0..hosts.count()).filter(|host| *host != here);
         let counted = |to: usize| u64::from(counts(to));
         let to_mates = hosts.mates(rank).map(counted).sum::<u64>();
+        let buckets = self.layout.buckets();
         let mut sent = Sent::default();
-        for (owner, k) in (0..self.layout.buckets()).flat_map(|k| self.layout.owners().map(move |owner| (owner, k))) {
-            let blocks = self.layout.bucket(owner, k);
+        for owner in self.layout.owners() {
             let mut send = |way, times| {
-                let bytes = times * (HEADER_LEN + self.payload_len(way, &blocks)) as u64;
                 *match way {
                     Way::Inside | Way::Up => &mut sent.up,
                     Way::Down => &mut sent.down,
-                } += bytes;
-                sent.messages += times;
+                } += times * self.of_owner(way, owner, buckets);
+                sent.messages += times * buckets as u64;
             };
             let relay = hosts.relay(here, owner);
             if relay != rank {
@@ -109,6 +117,45 @@ impl Coding {
             }
         }
         sent
+    }
+
+    /// The bytes of one owner's messages to or from one other, one in each bucket: an owner's buckets are its blocks, whole ones
+    /// but for the vector's last.
+    fn of_owner(&self, way: Way, owner: usize, buckets: usize) -> u64 {
+        (buckets * HEADER_LEN + self.payload_len(way, &self.layout.owned(owner))) as u64
+    }
+
+    /// What crosses the link of each host of `real`, where the workers are whatever the form of the mean; and the bytes that all
+    /// workers send in one such round. Without a look at each pair of workers: of every owner's values one message leaves each
+    /// host, or each worker in the flat form, and one mean comes back. The owners are workers: a server has a link of its own.
+    pub fn crossings(&self, real: &Hosts) -> (Vec<Crossing>, u128) {
+        let buckets = self.layout.buckets();
+        // Who sends to an owner elsewhere: the relay for its host, or every worker for itself.
+        let senders = |host: usize| if self.hosts.is_flat() { real.members(host).len() as u64 } else { 1 };
+        let all_senders = (0..real.count()).map(senders).sum::<u64>();
+        let [mut inside, mut up, mut down] = [0, 0, 0];
+        let mut owned = vec![[0; 2]; real.count()];
+        for owner in self.layout.owners() {
+            let [of_inside, of_up, of_down] =
+                [Way::Inside, Way::Up, Way::Down].map(|way| self.of_owner(way, owner, buckets));
+            let here = &mut owned[real.of(owner)];
+            *here = [here[0] + of_up, here[1] + of_down];
+            [inside, up, down] = [inside + of_inside, up + of_up, down + of_down];
+        }
+        let crossing = |(host, [own_up, own_down]): (usize, &[u64; 2])| {
+            let (here, elsewhere) = (senders(host), all_senders - senders(host));
+            Crossing {
+                up_out: here * (up - own_up),
+                up_in: elsewhere * own_up,
+                down_out: elsewhere * own_down,
+                down_in: here * (down - own_down),
+            }
+        };
+        let crossings = owned.iter().enumerate().map(crossing).collect();
+        // Up from all but the owner and down to them, on each host by way of its relay.
+        let (relays, others) = (self.hosts.count() as u128 - 1, (self.layout.workers - self.hosts.count()) as u128);
+        let all = relays * u128::from(up + down) + others * u128::from(inside + down);
+        (crossings, all)
     }
 
     /// How many buckets one such round has.

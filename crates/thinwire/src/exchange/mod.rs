@@ -22,7 +22,7 @@ mod owner;
 mod round;
 mod sum;
 
-pub use coding::{Coding, Codings, Sent};
+pub use coding::{Coding, Codings, Crossing, Sent};
 pub use owner::Owner;
 
 use crate::codec::CodecName;

@@ -185,8 +185,8 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     }
     if (1..10).contains(&situation.run.learning_rate.warmup) && steps >= FEW_STEPS && situation.run.zero_one.is_none() {
         situation.warnings.push(format!(
-            "0/1 Adam stops to measure the variance a few warm-ups into the run: after --warmup {} it has hardly begun \
-             (docs/planning.md)",
+            "0/1 Adam freezes its variance a few of the learning rate's warm-ups into the run: after one of {} steps it has hardly \
+             seen a gradient (docs/planning.md)",
             situation.run.learning_rate.warmup
         ));
     }
@@ -238,11 +238,12 @@ fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<u
         (Some(hosts), _) => hosts,
         // As many on each as there are in the file.
         (None, Some(measured)) => {
-            let each = measured.hosts.len() / measured.hosts.iter().max().map_or(1, |last| last + 1);
+            let (many, count) = (measured.hosts.len(), measured.hosts.iter().max().map_or(1, |last| last + 1));
+            let each = many / count;
             ensure!(
-                workers.is_multiple_of(each),
-                "--workers {workers}: the file of --network has {each} workers on each host; accepted: a multiple of that, or \
-                 --hosts beside it"
+                many == each * count && workers.is_multiple_of(each),
+                "--workers {workers}: the file of --network has {many} workers on {count} hosts; accepted: a number that gives each \
+                 host as many as there, or --hosts beside it"
             );
             workers / each
         }

@@ -109,7 +109,11 @@ fn a_probe_feeds_a_plan() {
     let answer = place.thinwire(&format!("{more} 8 --json --quiet")).json();
     assert_eq!((number(&answer["workers"]), number(&answer["hosts"])), (8.0, 4.0), "two on each, as in the file");
     assert!(answer["notes"].to_string().contains("while all send to the next"), "{answer}");
-    place.thinwire(&format!("{more} 7")).refused(&["2 workers on each host", "--hosts"]);
+    place.thinwire(&format!("{more} 7")).refused(&["4 workers on 2 hosts", "--hosts"]);
+    place.write("uneven.json", probed.replace("[0, 0, 1, 1]", "[0, 0, 1, 0]"));
+    place
+        .thinwire("plan --params 1M --compute 1ms --without-packing --network uneven.json --workers 8")
+        .refused(&["--hosts"]);
     for (word, instead, says) in [
         ("3e-6", "-1", "seconds_per_message"),
         ("1e-4, \"sec", "1e9, \"sec", "latency_seconds"),

@@ -77,12 +77,12 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let rules = rules(arguments, &job)?;
     let told = common_settings(&job)?;
     let retention = Retention { keep: arguments.keep, snapshot_every: arguments.snapshot_every };
+    // Before anything is written, or removed.
+    std::net::TcpListener::bind(arguments.listen).with_context(|| format!("--listen {}", arguments.listen))?;
     if Run::exists(&dir) && arguments.common.overwrite {
-        remove(&dir)?;
+        Run::remove_from(&dir)?;
     }
     let again = Run::exists(&dir);
-    // Before anything is written.
-    std::net::TcpListener::bind(arguments.listen).with_context(|| format!("--listen {}", arguments.listen))?;
     if !again {
         Run::check_folder(&dir)?;
     }
@@ -175,6 +175,7 @@ fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
     let deadline = Duration::from_secs(arguments.common.deadline.unwrap_or(DEADLINE));
     let max_members = arguments.max_members.map_or(workers.max(64), |most| most as usize);
     ensure!(max_members >= workers, "--max-members {max_members}: accepted: at least --workers, which is {workers}");
+    ensure!(quorum <= max_members, "--quorum {quorum}: accepted: at most --max-members, which is {max_members}");
     Ok(Rules { quorum, workers, deadline, max_members })
 }
 
@@ -189,18 +190,6 @@ fn security(arguments: &Serve) -> anyhow::Result<Security> {
 pub fn token(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     Ok(text.trim().to_owned())
-}
-
-/// Removes the run in `dir`.
-fn remove(dir: &Path) -> anyhow::Result<()> {
-    // First what makes it a run: a removal that breaks off leaves none.
-    for name in ["run.json", "members.json"] {
-        let path = dir.join(name);
-        if path.exists() {
-            std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
-        }
-    }
-    Ok(())
 }
 
 /// The first line that two settings do not share.

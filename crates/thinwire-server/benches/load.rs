@@ -173,7 +173,7 @@ impl Collective for Fan {
     }
     fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> thinwire::Result<()> {
         for link in &self.links {
-            let record = link.receive(self.round).map_err(|problem| thinwire::Error::Transport { problem })?;
+            let (record, _) = link.receive(self.round).map_err(|problem| thinwire::Error::Transport { problem })?;
             message.clear();
             message.extend_from_slice(&record.message);
         }

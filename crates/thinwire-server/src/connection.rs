@@ -200,7 +200,7 @@ pub(crate) async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Resul
     })
 }
 
-/// The same, tried once; an error also says whether the server had taken the connection.
+/// The same, tried once; an error also says whether the server took the connection, and closed it without an answer.
 async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (bool, End)> {
     let silent = |_| End::Lost(format!("no answer for {} s", ANSWER.as_secs()));
     // tonic would connect again by itself, at once and for ever; when to come back is the link's to say.
@@ -223,13 +223,16 @@ async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (boo
         (false, if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) })
     })?;
     let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse()).transpose();
-    let token = token.map_err(|_| (true, End::Refused("the token has characters that cannot be sent".to_owned())))?;
+    let token = token.map_err(|_| (false, End::Refused("the token has characters that cannot be sent".to_owned())))?;
     let client = RunClient::with_interceptor(channel, Token(token)).max_decoding_message_size(PART + (64 << 10));
     let mut seated = Seated { client, welcome: Welcome::default() };
     let request =
         JoinRequest { version: VERSION, name: options.name.clone(), run: options.run.clone().unwrap_or_default() };
     let answered = timeout(ANSWER, seated.client.join(request)).await;
-    let welcome = answered.map_err(|late| (false, silent(late)))?.map_err(|status| (true, status.into()))?;
+    let welcome = answered.map_err(|late| (false, silent(late)))?.map_err(|status| {
+        // An answer of the server has no source; what the connection died of is one.
+        (std::error::Error::source(&status).is_some(), End::from(status))
+    })?;
     seated.welcome = welcome.into_inner();
     Ok(seated)
 }

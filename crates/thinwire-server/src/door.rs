@@ -119,6 +119,8 @@ fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
 struct Visitor {
     peer: SocketAddr,
     let_in: AtomicBool,
+    /// It was answered, if only that the server lives, or that the token is wrong.
+    answered: AtomicBool,
 }
 
 /// Between two lines of the log about connections too many.
@@ -155,7 +157,7 @@ pub async fn listen(
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let visitor = Arc::new(Visitor { peer, let_in: AtomicBool::new(false) });
+        let visitor = Arc::new(Visitor { peer, let_in: AtomicBool::new(false), answered: AtomicBool::new(false) });
         let (router, acceptor) = (router.clone().layer(Extension(Arc::clone(&visitor))), acceptor.clone());
         let (hall, mut stop) = (Arc::clone(&hall), stop.clone());
         tokio::spawn(async move {
@@ -184,6 +186,9 @@ pub async fn listen(
                 tokio::time::sleep(PATIENCE).await;
                 if visitor.let_in.load(Ordering::Relaxed) {
                     std::future::pending::<()>().await;
+                }
+                if visitor.answered.load(Ordering::Relaxed) {
+                    return; // and counted, if it was refused
                 }
                 Stats::add(&hall.stats.refused, 1);
                 tracing::warn!(%peer, "closed: connected for {} s, and asked for nothing", PATIENCE.as_secs());
@@ -223,6 +228,7 @@ async fn let_in(
     if knows {
         visitor.let_in.store(true, Ordering::Relaxed);
     }
+    visitor.answered.store(true, Ordering::Relaxed);
     let (peer, path) = (visitor.peer, request.uri().path().to_owned());
     if knows || open {
         let answer = next.run(request).await;
@@ -249,10 +255,10 @@ async fn let_in(
 }
 
 /// What a worker was answered, if it was a no: by the service, or by gRPC itself for what is malformed or too long. Not that it
-/// should come again, or that the log no longer has what it asks for.
+/// should come again, that the log no longer has what it asks for, or that the server has a problem of its own.
 fn refusal(answer: &Response) -> Option<tonic::Status> {
     let status = tonic::Status::from_header_map(answer.headers())?;
-    let harmless = [Code::Ok, Code::Cancelled, Code::Unavailable, Code::NotFound];
+    let harmless = [Code::Ok, Code::Cancelled, Code::Unavailable, Code::NotFound, Code::Unknown];
     (!harmless.contains(&status.code())).then_some(status)
 }
 

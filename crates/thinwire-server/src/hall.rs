@@ -90,7 +90,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn members_path(dir: &Path) -> PathBuf {
-    dir.join("members.json")
+    dir.join(crate::run::MEMBERS)
 }
 
 impl Hall {
@@ -205,18 +205,21 @@ pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>
     let mut first = None;
     while !*stop.borrow() {
         let changed = hall.changed.notified();
-        let decision = {
-            let table = hall.table();
+        // In one piece: a worker that sits down between would take its message away.
+        let (decision, messages) = {
+            let mut table = hall.table();
             if table.arrived() > 0 && first.is_none() {
                 first = Some(Instant::now());
             }
-            table.decide(Instant::now())
+            match table.decide(Instant::now()) {
+                Decision::Close => (Decision::Close, table.close()),
+                wait => (wait, BTreeMap::new()),
+            }
         };
         match decision {
             Decision::Close => {
                 let waited = first.take().map_or(Duration::ZERO, |first| first.elapsed());
                 Stats::add(&hall.stats.waiting, waited.as_micros() as u64);
-                let messages = hall.table().close();
                 run = make(&hall, run, messages, &mut stop).await?;
             }
             Decision::Wait => tokio::select! { () = changed => {}, _ = stop.changed() => {} },

@@ -9,7 +9,7 @@ use crate::log::{Counted, Record};
 use crate::proto::{FollowRequest, Note, Seat, SendPart, SnapshotRequest, Welcome, note};
 use crate::service::PART;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
@@ -35,6 +35,8 @@ struct Outgoing {
 struct State {
     inbox: VecDeque<Record>,
     outgoing: Option<Outgoing>,
+    /// The seats from which the message of this round has gone out: the worker may get another while it waits.
+    sent_from: Vec<u32>,
     note: Option<(note::What, u64)>,
     /// Why there will be no more rounds.
     failure: Option<String>,
@@ -53,9 +55,20 @@ struct Shared {
     state: Mutex<State>,
     news: Condvar,
     wake: Notify,
+    /// The run that this worker is in.
+    run: OnceLock<String>,
 }
 
 impl Shared {
+    /// Another run may have been started at the same address.
+    fn check_run(&self, welcome: &Welcome) -> Result<(), End> {
+        let ours = self.run.get_or_init(|| welcome.run.clone());
+        match *ours == welcome.run {
+            true => Ok(()),
+            false => Err(End::Refused(format!("it serves run {} now, not {ours}", welcome.run))),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +105,8 @@ impl Link {
     fn sit_down(&self) -> Result<Welcome> {
         let (began, mut pause, patience) = (Instant::now(), SHORTEST, self.options.patience);
         loop {
-            match self.runtime().block_on(connect(&self.options, &self.endpoint)) {
+            let connected = self.runtime().block_on(connect(&self.options, &self.endpoint));
+            match connected.and_then(|seated| self.shared.check_run(&seated.welcome).map(|()| seated)) {
                 Ok(seated) => {
                     let welcome = seated.welcome.clone();
                     *self.seated.lock().unwrap_or_else(PoisonError::into_inner) = Some(seated);
@@ -111,7 +125,12 @@ impl Link {
                 }
                 Err(End::Lost(_) | End::Gap) => {}
             }
-            std::thread::sleep(pause.min(patience.saturating_sub(began.elapsed())));
+            let state = self.shared.state();
+            let wait = pause.min(patience.saturating_sub(began.elapsed()));
+            let waited = self.shared.news.wait_timeout_while(state, wait, |state| !state.interrupted);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.interrupted {
+                return Err(Error::Usage("interrupted while the server was out of reach".to_owned()));
+            }
             pause = longer(pause);
         }
     }
@@ -144,7 +163,9 @@ impl Link {
             let mut parts = seated.client.snapshot(SnapshotRequest { seat: seated.seat() }).await?.into_inner();
             let (mut rounds, mut bytes, mut length) = (0, Vec::new(), 0);
             while let Some(part) = parts.message().await? {
-                (rounds, length) = (part.rounds, part.length);
+                if bytes.is_empty() {
+                    (rounds, length) = (part.rounds, part.length);
+                }
                 bytes.extend_from_slice(&part.data);
             }
             if bytes.len() as u64 != length {
@@ -184,7 +205,10 @@ impl Link {
 
     /// Ends the wait for a round, now and from now on.
     pub fn interrupt(&self) {
-        self.shared.state().interrupted = true;
+        {
+            let mut state = self.shared.state();
+            (state.interrupted, state.outgoing) = (true, None);
+        }
         self.shared.news.notify_all();
     }
 
@@ -198,18 +222,22 @@ impl Link {
     }
 
     pub fn send(&self, round: u64, message: &[u8], loss: Option<f64>) {
-        self.shared.state().outgoing = Some(Outgoing { round, message: bytes::Bytes::copy_from_slice(message), loss });
+        {
+            let mut state = self.shared.state();
+            state.outgoing = Some(Outgoing { round, message: bytes::Bytes::copy_from_slice(message), loss });
+            state.sent_from.clear();
+        }
         self.shared.wake.notify_one();
     }
 
-    /// Waits for `round`.
-    pub fn receive(&self, round: u64) -> Result<Record, String> {
+    /// Waits for `round`; with it come the seats from which this worker's message for it has gone out.
+    pub fn receive(&self, round: u64) -> Result<(Record, Vec<u32>), String> {
         let mut state = self.shared.state();
         loop {
             if let Some(record) = state.inbox.pop_front() {
                 assert_eq!(record.round, round, "rounds come in their order");
                 self.shared.wake.notify_one();
-                return Ok(record);
+                return Ok((record, std::mem::take(&mut state.sent_from)));
             }
             if state.gap.is_some() {
                 return Err(format!("the server's log no longer has round {round}"));
@@ -330,7 +358,8 @@ async fn again(
             }
         }
         tries += 1;
-        match connect(options, endpoint).await {
+        let connected = connect(options, endpoint).await;
+        match connected.and_then(|seated| shared.check_run(&seated.welcome).map(|()| seated)) {
             Ok(seated) => {
                 let mut state = shared.state();
                 if let Some(since) = state.away.take() {
@@ -365,8 +394,12 @@ async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
     let has_room = || shared.state().inbox.len() < INBOX;
     loop {
         let (note, outgoing) = {
-            let state = shared.state();
-            (state.note, state.outgoing.clone().filter(|out| sent != Some(out.round)))
+            let mut state = shared.state();
+            let outgoing = state.outgoing.clone().filter(|out| sent != Some(out.round));
+            if outgoing.is_some() && state.note.is_none() {
+                state.sent_from.extend(seat.map(|seat| seat.slot));
+            }
+            (state.note, outgoing)
         };
         if let Some((what, round)) = note {
             let told = seated.client.tell(Note { seat, what: what.into(), round }).await;

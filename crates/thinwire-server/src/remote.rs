@@ -203,7 +203,6 @@ struct LineState {
 /// The engine's side of a link.
 struct Line {
     link: Arc<Link>,
-    slot: u32,
     workers: usize,
     /// XXH3 of the message that was sent last.
     sent: u64,
@@ -213,8 +212,8 @@ struct Line {
 impl Line {
     fn new(link: &Arc<Link>, welcome: &Welcome, round: u64) -> Line {
         let state = LineState { round: round.into(), loss: f64::NAN.to_bits().into(), ..LineState::default() };
-        let (slot, workers) = (welcome.slot, welcome.workers as usize);
-        Line { link: Arc::clone(link), slot, workers, sent: 0, state: Arc::new(state) }
+        let workers = welcome.workers as usize;
+        Line { link: Arc::clone(link), workers, sent: 0, state: Arc::new(state) }
     }
 
     fn shared(&self) -> Arc<LineState> {
@@ -256,8 +255,9 @@ impl Collective for Line {
     fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> EngineResult<()> {
         let round = self.state.round.load(Ordering::Relaxed);
         match self.link.receive(round) {
-            Ok(record) => {
-                self.state.left_out.store(!record.counts(self.slot, self.sent), Ordering::Relaxed);
+            Ok((record, seats)) => {
+                let counts = seats.iter().any(|slot| record.counts(*slot, self.sent));
+                self.state.left_out.store(!counts, Ordering::Relaxed);
                 self.state.round.store(round + 1, Ordering::Relaxed);
                 message.clear();
                 message.extend_from_slice(&record.message);
@@ -421,11 +421,13 @@ impl Member {
     /// The log no longer has what this worker needs: the newest snapshot, and what is its own.
     fn start_over(&mut self, params: &mut [f32]) -> Result<()> {
         let own = Own::of(&mut self.worker);
+        self.failed = true; // until there is a worker again
         let welcome = self.group.link.join_again()?;
         let group = &mut self.group;
         group.welcome = welcome;
         self.behind = group.welcome.rounds;
         (self.worker, self.line) = start_from_snapshot(&group.link, &group.welcome, &group.config, params, &own)?;
+        self.failed = false;
         self.started_over += 1;
         Ok(())
     }
@@ -441,19 +443,21 @@ impl Member {
     }
 
     /// Saves what [`RemoteGroup::resume`] comes back with, also after a step that was interrupted: then this worker's own state as
-    /// if the round had been made without it.
+    /// if the round had been made without it. (1-bit Adam and 0/1 Adam, which can only compare what they sent with what the others
+    /// made of it, drop that vector.)
     pub fn save(&mut self, dir: &Path, params: &[f32]) -> Result<()> {
         let (run, name) = (self.group.welcome.run.clone(), self.group.name.clone());
         let rounds = BTreeMap::from([(self.steps(), self.rounds())]);
         let now = Membership { run, name, rounds, interrupted: None };
-        if self.is_interrupted() {
-            std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-            Own::of(&mut self.worker).write(&dir.join(Membership::OWN))?;
-            return Membership { interrupted: Some(self.rounds()), ..now }.write(dir);
-        }
         let mut both = now.clone();
         if let Some(saved) = Membership::read(dir).filter(|saved| saved.run == now.run && saved.name == now.name) {
             both.rounds.extend(saved.rounds);
+            both.interrupted = saved.interrupted;
+        }
+        if self.is_interrupted() {
+            std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+            Own::of(&mut self.worker).write(&dir.join(Membership::OWN))?;
+            return Membership { interrupted: Some(self.rounds()), ..both }.write(dir);
         }
         both.write(dir)?;
         self.worker.save(dir, params)?;

@@ -31,6 +31,8 @@ use thinwire::exchange::Owner;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 4] = *b"TWIN";
+/// Who has which seat; the hall's to write.
+pub const MEMBERS: &str = "members.json";
 const FORMAT: &str = "thinwire-run";
 const VERSION: u32 = 1;
 
@@ -99,7 +101,7 @@ impl Run {
     /// Whether a run may start in `dir`: in a new folder, an empty one, or where another start came to nothing.
     pub fn check_folder(dir: &Path) -> Result<()> {
         let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
-        let ours = ["log-", "inputs-", "snapshot-", "residue-", "members.json", "lock"];
+        let ours = ["log-", "inputs-", "snapshot-", "residue-", MEMBERS, "lock"];
         for entry in entries {
             let name = entry.map_err(Error::io(dir))?.file_name().to_string_lossy().into_owned();
             if !ours.iter().any(|prefix| name.starts_with(prefix)) {
@@ -110,6 +112,13 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Removes the run in `dir`, if nobody serves it.
+    pub fn remove_from(dir: &Path) -> Result<()> {
+        let _lock = lock(dir)?;
+        remove_if_there(&dir.join("run.json"))?; // now there is none; the next start removes the rest
+        remove_if_there(&dir.join(MEMBERS))
     }
 
     /// Starts a run in `dir`.
@@ -128,11 +137,13 @@ impl Run {
         if Run::exists(dir) {
             return Err(Error::Usage(format!("{} holds a run already", dir.display())));
         }
+        // Of a start that came to nothing.
         for prefix in ["log", "inputs", "snapshot", "residue"] {
             for (_, path) in numbered(dir, prefix)? {
-                std::fs::remove_file(&path).map_err(Error::io(&path))?; // of a start that came to nothing
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
             }
         }
+        remove_if_there(&dir.join(MEMBERS))?;
         let spec = Spec {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -346,6 +357,13 @@ impl Run {
 fn count(counted: &mut BTreeMap<u32, u64>, record: &Record) {
     for worker in &record.counted {
         counted.insert(worker.slot, record.round + 1);
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -49,7 +49,9 @@ impl From<Refusal> for Status {
             Refusal::Full(_) => Status::resource_exhausted(text),
             Refusal::Name => Status::invalid_argument(text),
             Refusal::Replaced => Status::aborted(text),
-            Refusal::Restarted | Refusal::Superseded | Refusal::Making => Status::unavailable(text),
+            Refusal::Restarted | Refusal::GivenAway | Refusal::Superseded | Refusal::Making => {
+                Status::unavailable(text)
+            }
             Refusal::Early(..) => Status::failed_precondition(text),
             Refusal::Another(_) => Status::already_exists(text),
         }
@@ -58,7 +60,7 @@ impl From<Refusal> for Status {
 
 fn internal(error: impl std::fmt::Display) -> Status {
     tracing::error!(%error, "a worker could not be answered");
-    Status::internal("the server has a problem; its log says which")
+    Status::unknown("the server has a problem; its log says which")
 }
 
 fn unwritten(error: crate::Error) -> Status {

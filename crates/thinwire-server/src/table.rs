@@ -41,6 +41,8 @@ pub struct Seat {
     counted: u64,
     /// It said that it leaves.
     left: bool,
+    /// The first session of this name here; those before it were of another's.
+    since: u64,
     /// Of its present connection; 0 when it has not come since the server started.
     session: u64,
     /// Streams it follows the log by: 0 or 1, and 2 for a moment when it comes back.
@@ -106,6 +108,8 @@ pub enum Refusal {
     Replaced,
     #[error("the server has been started anew; join again")]
     Restarted,
+    #[error("the seat was given to another after a long silence; join again")]
+    GivenAway,
     #[error("the round that counts this worker is being written; join again")]
     Making,
     #[error("the same worker has begun to send another message")]
@@ -185,11 +189,6 @@ impl Table {
         self.step
     }
 
-    /// Members that are here.
-    pub fn connected(&self) -> usize {
-        self.seats.iter().filter(|seat| seat.is_connected()).count()
-    }
-
     /// Messages of the open round.
     pub fn arrived(&self) -> usize {
         self.arrived.len()
@@ -213,9 +212,7 @@ impl Table {
         if self.making.contains(&(slot as u32)) {
             return Err(Refusal::Making);
         }
-        if self.arrived.remove(&(slot as u32)).is_some() && self.arrived.is_empty() {
-            self.first = None;
-        }
+        self.withdraw(slot as u32);
         self.sessions += 1;
         let seat = &mut self.seats[slot];
         (seat.session, seat.following, seat.lost, seat.left) = (self.sessions, 0, Some(now), false);
@@ -234,9 +231,9 @@ impl Table {
             }
             None => return Err(Refusal::Full(self.rules.max_members)),
         };
-        let counted = self.gone.get(name).copied().unwrap_or(0);
-        let before =
-            std::mem::replace(&mut self.seats[slot], Seat { name: name.to_owned(), counted, ..Seat::default() });
+        let (counted, since) = (self.gone.get(name).copied().unwrap_or(0), self.sessions + 1);
+        let now_here = Seat { name: name.to_owned(), counted, since, ..Seat::default() };
+        let before = std::mem::replace(&mut self.seats[slot], now_here);
         if before.counted > 0 {
             self.gone.insert(before.name, before.counted);
         }
@@ -261,6 +258,13 @@ impl Table {
         (0..self.seats.len()).all(|slot| self.is_free(slot, now))
     }
 
+    /// A message that waits for its round is no longer there.
+    fn withdraw(&mut self, slot: u32) {
+        if self.arrived.remove(&slot).is_some() && self.arrived.is_empty() {
+            self.first = None;
+        }
+    }
+
     /// Whether the round that is being made counts `name`, who may not sit down until it is there.
     pub fn is_making(&self, name: &str) -> bool {
         self.making.iter().any(|slot| self.seats[*slot as usize].name == name)
@@ -272,6 +276,7 @@ impl Table {
         }
         match self.seats.get_mut(slot as usize) {
             Some(seat) if seat.session == session => Ok(seat),
+            Some(seat) if session < seat.since => Err(Refusal::GivenAway),
             _ => Err(Refusal::Replaced),
         }
     }
@@ -306,6 +311,7 @@ impl Table {
     pub fn leaves(&mut self, slot: u32, session: u64) -> Result<(), Refusal> {
         let seat = self.seat(slot, session)?;
         (seat.waited_for, seat.left) = (false, true);
+        self.withdraw(slot); // it has been taken back
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::helper::*;
 use crate::wire::Wire;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thinwire_server::link::Link;
 use thinwire_server::{JoinOptions, Member, Retention, Rules, Run, Security, Server};
 
@@ -73,7 +73,7 @@ fn a_snapshot_may_be_newer_than_the_welcome() {
     assert!(rounds > welcome.rounds);
     link.follow(rounds);
     train_to(rounds + 1, &mut near, &mut x, 0);
-    assert_eq!(link.receive(rounds).unwrap().round, rounds);
+    assert_eq!(link.receive(rounds).unwrap().0.round, rounds);
 }
 
 /// It was killed after it had sent its message and before the round was closed, and comes back with the checkpoint that the message
@@ -154,9 +154,9 @@ fn a_checkpoint_that_was_being_written_brings_it_back_all_the_same() {
     }
 }
 
-/// A step that waits for a round which does not come is ended by another thread; nothing of it is lost.
+/// A step that waits for a round which does not come is ended by another thread; the worker comes back with its residue.
 #[test]
-fn an_interrupted_step_is_taken_back() {
+fn an_interrupted_worker_comes_back_with_what_is_its_own() {
     for words in CASES {
         let (config, dir) = (config(words, STEPS), tempfile::tempdir().unwrap());
         let rules = Rules { quorum: 2, ..rules(2) };
@@ -203,4 +203,60 @@ fn an_interrupted_step_is_taken_back() {
 fn own_residue(member: &mut Member) -> Option<Vec<u8>> {
     let state = member.worker().state();
     state.iter().find(|entry| entry.name == "up_residue").map(|entry| entry.slot.as_bytes().to_vec())
+}
+
+/// While one is cut off another gets its seat; it gets another, and is counted there, once.
+#[test]
+fn a_worker_whose_seat_was_given_away_is_counted_in_its_new_one() {
+    for words in CASES {
+        let (config, dir) = (config(words, STEPS), tempfile::tempdir().unwrap());
+        let rules = Rules { deadline: Duration::from_millis(200), ..rules(2) };
+        let server = serve(dir.path(), &config, &start(D), rules, STEPS);
+        let wire = Wire::new(server.address());
+        let (mut near, mut x) = join(server.address(), "near").start().unwrap();
+        let (mut far, mut y) = join(wire.address, "far").start().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                train_to(12, &mut far, &mut y, 1);
+                (far, y)
+            });
+            train_to(12, &mut near, &mut x, 0);
+            let (mut far, mut y) = other.join().unwrap();
+            wire.cut(Duration::from_secs(600));
+            train_to(24, &mut near, &mut x, 0);
+            std::thread::sleep(Duration::from_millis(300));
+            let (third, z) = join(server.address(), "third").start().unwrap();
+            assert_eq!(third.group().slot(), 1, "far's");
+            wire.cut(Duration::ZERO);
+            let far = scope.spawn(move || {
+                let mut last = 0;
+                while !far.is_done() {
+                    last = far.left_out();
+                    train_to(far.steps() + 1, &mut far, &mut y, 1);
+                }
+                (y, last)
+            });
+            let here = || server.status().members.iter().any(|member| member.name == "far" && member.connected);
+            let until = Instant::now() + Duration::from_secs(60);
+            while !here() {
+                assert!(Instant::now() < until, "{words}: far did not come back");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let third = scope.spawn(move || train(third, z, 2));
+            while !near.is_done() {
+                train_to(near.steps() + 1, &mut near, &mut x, 0);
+            }
+            let ((y, left_out), z) = (far.join().unwrap(), third.join().unwrap());
+            assert_eq!((&x, &x), (&y, &z), "{words}");
+            let status = server.status();
+            let seat = status.members.iter().find(|member| member.name == "far").unwrap();
+            assert!(seat.rounds > 0, "{words}: {status:?}");
+            // What it takes for left out is what the server did not count it in: each round it sent for.
+            assert!(
+                left_out <= STEPS - seat.rounds,
+                "{words}: left out {left_out} times, counted {} times",
+                seat.rounds
+            );
+        });
+    }
 }

@@ -240,8 +240,9 @@ fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<u
         (None, Some(measured)) => {
             let (many, count) = (measured.hosts.len(), measured.hosts.iter().max().map_or(1, |last| last + 1));
             let each = many / count;
+            let even = (0..count).all(|host| measured.hosts.iter().filter(|theirs| **theirs == host).count() == each);
             ensure!(
-                many == each * count && workers.is_multiple_of(each),
+                even && workers.is_multiple_of(each),
                 "--workers {workers}: the file of --network has {many} workers on {count} hosts; accepted: a number that gives each \
                  host as many as there, or --hosts beside it"
             );

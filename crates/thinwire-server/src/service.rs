@@ -307,6 +307,13 @@ fn send_snapshot(hall: &Hall, sender: &mpsc::Sender<Result<SnapshotPart, Status>
             Err(error) => return Err(crate::Error::io(&path)(error)),
         }
     };
+    // It is written before its last round is shown to anyone: whoever has it must not be ahead of the rounds that there are.
+    while *hall.rounds.borrow() < rounds {
+        if sender.is_closed() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let length = file.metadata().map_err(crate::Error::io(&path))?.len();
     let mut left = length;
     loop {

@@ -202,23 +202,19 @@ fn open(table: &mut Table, run: &Run) {
 
 /// Makes rounds until `stop` says so; then writes a last snapshot.
 pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>) -> Result<()> {
-    let mut first = None;
     while !*stop.borrow() {
         let changed = hall.changed.notified();
         // In one piece: a worker that sits down between would take its message away.
-        let (decision, messages) = {
+        let (decision, (messages, first)) = {
             let mut table = hall.table();
-            if table.arrived() > 0 && first.is_none() {
-                first = Some(Instant::now());
-            }
             match table.decide(Instant::now()) {
                 Decision::Close => (Decision::Close, table.close()),
-                wait => (wait, BTreeMap::new()),
+                wait => (wait, Default::default()),
             }
         };
         match decision {
             Decision::Close => {
-                let waited = first.take().map_or(Duration::ZERO, |first| first.elapsed());
+                let waited = first.map_or(Duration::ZERO, |first| first.elapsed());
                 Stats::add(&hall.stats.waiting, waited.as_micros() as u64);
                 run = make(&hall, run, messages, &mut stop).await?;
             }

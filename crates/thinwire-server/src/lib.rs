@@ -13,11 +13,12 @@
 //! | [`run`], `inputs` | a run on disk: one round after the other, and coming back; what E is made again from |
 //! | [`table`] | who is there, and when a round is closed |
 //! | [`hall`], [`service`], [`door`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, its page |
-//! | [`connection`], [`link`], [`remote`] | the worker's side |
+//! | [`connection`], `conversation`, [`link`], [`remote`] | the worker's side |
 
 #![forbid(unsafe_code)]
 
 pub mod connection;
+mod conversation;
 pub mod door;
 mod error;
 pub mod frames;

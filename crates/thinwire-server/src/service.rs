@@ -146,7 +146,7 @@ impl Service {
                 Ok(receipt::Verdict::Taken)
             }
             Ok(Verdict::Late) => Ok(receipt::Verdict::Late),
-            // Of one who had this name before: it stands, and this worker will find that it is not the one counted.
+            // The first stands, and the worker will find that the other is not the one counted.
             Err(Refusal::Another(round)) => {
                 tracing::warn!(slot, round, "a second, different message of one worker");
                 Ok(receipt::Verdict::Late)

@@ -2,6 +2,7 @@
 
 use crate::helper::*;
 use crate::wire::Wire;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use thinwire_server::link::Link;
 use thinwire_server::{JoinOptions, Member, Retention, Rules, Run, Security, Server};
@@ -17,6 +18,16 @@ fn train_to(steps: u64, member: &mut Member, params: &mut [f32], worker: usize) 
     }
 }
 
+/// Two members, by these ways to the server, that have taken twelve steps.
+fn two_at_work(ways: [SocketAddr; 2]) -> [(Member, Vec<f32>); 2] {
+    let [mut near, mut far] = [("near", ways[0]), ("far", ways[1])].map(|(name, way)| join(way, name).start().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| train_to(12, &mut far.0, &mut far.1, 1));
+        train_to(12, &mut near.0, &mut near.1, 0);
+    });
+    [near, far]
+}
+
 #[test]
 fn it_takes_the_snapshot_and_goes_on_with_what_is_its_own() {
     for words in CASES {
@@ -26,15 +37,8 @@ fn it_takes_the_snapshot_and_goes_on_with_what_is_its_own() {
         let run = Run::create(dir.path(), &config, &start(D), 2, STEPS, String::new(), retention).unwrap();
         let server = Server::start(run, "127.0.0.1:0".parse().unwrap(), rules, Security::default()).unwrap();
         let wire = Wire::new(server.address());
-        let (mut near, mut x) = join(server.address(), "near").start().unwrap();
-        let (mut far, mut y) = join(wire.address, "far").start().unwrap();
+        let [(mut near, mut x), (mut far, mut y)] = two_at_work([server.address(), wire.address]);
         let (x, y) = std::thread::scope(|scope| {
-            let other = scope.spawn(move || {
-                train_to(12, &mut far, &mut y, 1);
-                (far, y)
-            });
-            train_to(12, &mut near, &mut x, 0);
-            let (mut far, mut y) = other.join().unwrap();
             wire.cut(Duration::from_secs(600));
             train_to(STEPS / 2, &mut near, &mut x, 0);
             wire.cut(Duration::ZERO);
@@ -163,12 +167,7 @@ fn an_interrupted_worker_comes_back_with_what_is_its_own() {
         let server = serve(dir.path(), &config, &start(D), rules, STEPS);
         let kept = tempfile::tempdir().unwrap();
         let checkpoint = kept.path().join("checkpoint");
-        let (mut near, mut x) = join(server.address(), "near").start().unwrap();
-        let (mut far, mut y) = join(server.address(), "far").start().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| train_to(12, &mut far, &mut y, 1));
-            train_to(12, &mut near, &mut x, 0);
-        });
+        let [(mut near, mut x), (far, _)] = two_at_work([server.address(); 2]);
         far.leave();
         let interrupter = near.interrupter();
         let gradient = gradient(0, near.steps(), &x);
@@ -213,15 +212,8 @@ fn a_worker_whose_seat_was_given_away_is_counted_in_its_new_one() {
         let rules = Rules { deadline: Duration::from_millis(200), ..rules(2) };
         let server = serve(dir.path(), &config, &start(D), rules, STEPS);
         let wire = Wire::new(server.address());
-        let (mut near, mut x) = join(server.address(), "near").start().unwrap();
-        let (mut far, mut y) = join(wire.address, "far").start().unwrap();
+        let [(mut near, mut x), (mut far, mut y)] = two_at_work([server.address(), wire.address]);
         std::thread::scope(|scope| {
-            let other = scope.spawn(move || {
-                train_to(12, &mut far, &mut y, 1);
-                (far, y)
-            });
-            train_to(12, &mut near, &mut x, 0);
-            let (mut far, mut y) = other.join().unwrap();
             wire.cut(Duration::from_secs(600));
             train_to(24, &mut near, &mut x, 0);
             std::thread::sleep(Duration::from_millis(300));

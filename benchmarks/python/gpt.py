@@ -51,7 +51,9 @@ def build(method: str, model: nn.Module, lr: float, warmup: int, steps: int) -> 
         return model, thinwire.ZeroOneAdam(groups, lr=lr, betas=betas, learning_rate=schedule)
     if method == "OneBitAdam":
         return model, thinwire.OneBitAdam(groups, lr=lr, betas=betas, warmup=steps // 5)
-    wrapped = nn.parallel.DistributedDataParallel(model)
+    # PowerSGD's callbacks start collectives of their own; over gloo, ranks start those of several buckets in different orders, and abort.
+    one_bucket = {"bucket_cap_mb": 100} if method == "DDP+AdamW, PowerSGD" else {}
+    wrapped = nn.parallel.DistributedDataParallel(model, **one_bucket)
     if method == "DDP+AdamW, fp16 hook":
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif method == "DDP+AdamW, PowerSGD":

@@ -1,4 +1,4 @@
-"""One rank of the comparison in `hosts`: a GPT of 4.8M parameters on Shakespeare's bytes, under one of five methods.
+"""One rank of the comparison in `hosts`: a GPT of 4.9M parameters on Shakespeare's bytes, under one of five methods.
 
 Rank and addresses come from HOST and HOSTS, as `benchmarks/network/hosts each` sets them. Rank 0 prints a line of JSON.
 """

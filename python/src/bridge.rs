@@ -8,6 +8,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use thinwire::Pieces;
 
 /// A number type that arrays may hold here, and what NumPy and PyTorch call it.
 pub trait Element: Copy + 'static {
@@ -111,6 +112,10 @@ fn wrong_type<T: Element>(what: &str, got: &str) -> PyErr {
     PyValueError::new_err(format!("{what} must be {}, not {got}", T::NAME))
 }
 
+fn shared_memory() -> PyErr {
+    PyValueError::new_err("params and grad must not share memory")
+}
+
 fn not_contiguous(what: &str) -> PyErr {
     PyValueError::new_err(format!("{what} must be contiguous (see numpy.ascontiguousarray, Tensor.contiguous)"))
 }
@@ -169,10 +174,52 @@ impl Borrowed {
     /// One array must not be written to while it is read.
     pub fn apart_from(&self, other: &Borrowed) -> PyResult<()> {
         match self.0.overlaps::<f32>(&other.0) {
-            true => Err(PyValueError::new_err("params and grad must not share memory")),
+            true => Err(shared_memory()),
             false => Ok(()),
         }
     }
+}
+
+/// The gradients that lie at `addresses`, each of so many float32 values; 0 stands for one that is not there. Never where `params` are.
+///
+/// For `_flat.py`, which knows these places: a look at every tensor of every step would cost more than a small model's step.
+pub fn pieces<'a>(addresses: &[usize], lengths: &[usize], params: &Borrowed) -> PyResult<Pieces<'a>> {
+    let mut pieces = Pieces::with_capacity(lengths.len());
+    if addresses.len() != lengths.len() {
+        return Err(PyValueError::new_err(format!("{} gradients of {} tensors", addresses.len(), lengths.len())));
+    }
+    for (address, len) in addresses.iter().zip(lengths) {
+        if *address == 0 || *len == 0 {
+            pieces.push_zeros(*len);
+            continue;
+        }
+        if !is_aligned(*address) {
+            return Err(PyValueError::new_err("gradients must be aligned to 4 bytes"));
+        }
+        let values = params.slice::<f32>().as_ptr_range();
+        if *address < values.end as usize && (values.start as usize) < address + 4 * len {
+            return Err(shared_memory());
+        }
+        // SAFETY: `_flat.py` has seen that a contiguous tensor of `len` float32 values lies there, in the host's memory, and holds it
+        // until the call is over. That no other thread of the program writes to it meanwhile is the caller's duty, as above.
+        pieces.push(unsafe { std::slice::from_raw_parts(*address as *const f32, *len) });
+    }
+    Ok(pieces)
+}
+
+fn is_aligned(address: usize) -> bool {
+    address.is_multiple_of(align_of::<f32>())
+}
+
+/// Whether the `len` float32 values at `address` are seen to be finite. For `_flat.py`, likewise.
+#[pyfunction]
+pub fn _all_finite(py: Python<'_>, address: usize, len: usize) -> bool {
+    if len == 0 || !is_aligned(address) {
+        return len == 0;
+    }
+    // SAFETY: as in `pieces`.
+    let values = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
+    py.detach(|| thinwire::kernel::reduce::all_finite(values))
 }
 
 /// Copies `bytes` to where the wire has room for as many.

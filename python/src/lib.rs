@@ -16,7 +16,7 @@ mod worker;
 #[pyo3::pymodule]
 mod _thinwire {
     #[pymodule_export]
-    use crate::bridge::Vector;
+    use crate::bridge::{_all_finite, Vector};
     #[pymodule_export]
     use crate::config::resolve;
     #[pymodule_export]

@@ -1,6 +1,6 @@
 //! The engine's worker as Python's.
 
-use crate::bridge::{Borrowed, readable, writeable};
+use crate::bridge::{Borrowed, pieces, readable, writeable};
 use crate::config::{from_python, to_python};
 use crate::error;
 use crate::group::{Group, solo};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::groups::Groups;
 use thinwire::optimizer::{Entry, Slot};
-use thinwire::{Collective, Config, Error, Plan};
+use thinwire::{Collective, Config, Error, Gradient, Plan};
 
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
@@ -117,6 +117,31 @@ impl Worker {
         self.with(py, None, |worker| match &rates {
             None => worker.step(params.slice_mut(), grad.slice(), lr),
             Some(rates) => worker.step_with_rates(params.slice_mut(), grad.slice(), lr, rates),
+        })
+    }
+
+    /// One step with the gradient of each tensor where it lies, for `_flat.py`: addresses, 0 where there is none, and lengths.
+    /// `finite`: the caller has seen that all are, and a worker that is alone need not look again.
+    #[allow(clippy::too_many_arguments)] // Python's call, all by position
+    fn _step_in_pieces(
+        &self,
+        py: Python<'_>,
+        params: &Bound<'_, PyAny>,
+        lengths: Vec<usize>,
+        addresses: Vec<usize>,
+        lr: f32,
+        rates: Option<Vec<f32>>,
+        finite: bool,
+    ) -> PyResult<()> {
+        let mut params = writeable::<f32>(params, "params")?;
+        let mut pieces = pieces(&addresses, &lengths, &params)?;
+        if finite {
+            pieces.vouch();
+        }
+        let start = self.check_length("params", &params)?;
+        self.meet(py, start)?;
+        self.with(py, None, |worker| {
+            worker.step_on(params.slice_mut(), Gradient::Pieces(&pieces), lr, rates.as_deref())
         })
     }
 

@@ -22,14 +22,55 @@ def step_of(model, optimizer, step):
 # ---- gradients -------------------------------------------------------------------------------------
 
 
-def test_backward_leaves_gradients_in_one_vector():
+def test_gradients_stay_where_backward_put_them():
     model = tiny_gpt()
     optimizer = thinwire.AdamW(model.parameters())
-    for _ in range(3):
-        optimizer.zero_grad(set_to_none=True)
-        model.loss(0).backward()
-        assert len({p.grad.untyped_storage().data_ptr() for p in model.parameters()}) == 1
-        optimizer.step()
+    model.loss(0).backward()
+    grads = [(p.grad, p.grad.data_ptr(), p.grad.clone()) for p in model.parameters()]
+    optimizer.step()
+    for p, (grad, address, values) in zip(model.parameters(), grads, strict=True):
+        assert p.grad is grad and grad.data_ptr() == address and torch.equal(grad, values)
+
+
+def in_columns(grad):
+    return grad.t().contiguous().t() if grad.dim() == 2 else grad
+
+
+def every_other(grad):
+    return torch.stack([grad, grad], dim=-1)[..., 0]
+
+
+def sparse(grad):
+    return grad.to_sparse() if grad.dim() == 2 else grad
+
+
+@pytest.mark.parametrize("form", [in_columns, every_other, sparse])
+def test_gradients_in_other_forms_give_the_same_bits(form):
+    ends = []
+    for change in (form, torch.clone):
+        model = tiny_gpt()
+        optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2)
+        for step in range(4):
+            optimizer.zero_grad()
+            model.loss(step).backward()
+            for p in model.parameters():
+                p.grad = change(p.grad)
+            optimizer.step()
+        ends.append(bits(model))
+    assert torch.equal(*ends)
+
+
+def test_a_gradient_may_be_the_parameter_itself():
+    """As it is of half the square, to who saves a copy."""
+    ends = []
+    for copied in (False, True):
+        param = nn.Parameter(torch.linspace(-1, 1, 100))
+        optimizer = thinwire.AdamW([param], lr=1e-2)
+        for _ in range(3):
+            param.grad = param.detach().clone() if copied else param.detach()
+            optimizer.step()
+        ends.append(param.detach().clone())
+    assert torch.equal(*ends)
 
 
 def test_gradients_that_the_program_keeps_stay():
@@ -52,6 +93,80 @@ def test_gradients_that_the_program_keeps_stay():
     other.step()
     assert torch.equal(bits(model), bits(reference))
     assert all(p.grad is grad for p, grad in zip(reference.parameters(), mine, strict=True))  # what is put there stays there
+
+
+def spoil_in_place(model):
+    model.head.weight.grad[0, 0] = float("nan")
+
+
+def spoil_all(model):
+    torch._foreach_mul_([p.grad for p in model.parameters()], float("inf"))
+
+
+def spoil_by_assignment(model):
+    model.head.weight.grad = torch.full_like(model.head.weight, float("inf"))
+
+
+def spoil_by_accumulation(model):
+    (model.loss(1) * float("nan")).backward()
+
+
+def spoil_under_another_name(model):
+    model.head.weight.grad = model.head.weight.grad.detach()
+    spoil_by_accumulation(model)
+
+
+def spoil_from_the_start(model):
+    model.zero_grad()
+    spoil_by_accumulation(model)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    "spoil", [spoil_in_place, spoil_all, spoil_by_assignment, spoil_by_accumulation, spoil_under_another_name, spoil_from_the_start]
+)
+def test_whatever_makes_a_gradient_infinite_is_seen_before_anything_moves(spoil, keep):
+    """Backward's gradients are looked at as it makes them; what happens to them after that counts too."""
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    for step in range(2):
+        optimizer.zero_grad(set_to_none=not keep)
+        model.loss(step).backward()
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=not keep)
+    model.loss(2).backward()
+    before = bits(model)
+    spoil(model)
+    with pytest.raises(FloatingPointError, match="worker 0"):
+        optimizer.step()
+    assert torch.equal(bits(model), before)
+
+
+def test_a_gradient_that_was_looked_at_is_not_looked_at_again():
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+
+    def is_known():
+        return optimizer._flat.take_grads().finite
+
+    model.loss(0).backward()
+    assert is_known()
+    next(model.parameters()).grad.mul_(1)
+    assert not is_known()
+    model.loss(1).backward()  # on top of it
+    assert is_known()
+    twin = copy.deepcopy(next(model.parameters()).grad)
+    next(model.parameters()).grad = twin
+    assert not is_known()
+
+
+def test_hooks_go_with_their_optimizer():
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    assert all(p._post_accumulate_grad_hooks for p in model.parameters())
+    del optimizer
+    gc.collect()
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
 
 
 def test_a_model_can_still_be_copied_and_saved():

@@ -73,6 +73,8 @@ class _Compressed(Optimizer):
         self._flat = Flat(flat)
         self._fixed = [_fixed(group) for group in self.param_groups]
         self._wire = _connect(process_group, deadline)
+        if self._wire is None:  # among others the engine looks itself, at every step
+            self._flat.look_at_gradients()
         self._worker = self._meet(words, init, deadline, resume)
         self._built = True
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
@@ -136,10 +138,10 @@ class _Compressed(Optimizer):
         self._check()
         with torch.no_grad():
             self._flat.take_params()
-            self._flat.take_grads(self._scale())
+            grads = self._flat.take_grads(self._scale())
             rates = [float(group["lr"]) for group in self.param_groups]
-            same = all(rate == rates[0] for rate in rates)
-            self._worker.step(self._flat.vector, self._flat.grad_vector, rates[0], None if same else rates)
+            own = None if all(rate == rates[0] for rate in rates) else rates
+            self._worker._step_in_pieces(self._flat.vector, self._flat.lengths, grads.addresses, rates[0], own, grads.finite)
             self._flat.give_params()
         return loss
 

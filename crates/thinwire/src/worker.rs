@@ -5,12 +5,12 @@ use crate::collective::{Collective, Traffic};
 use crate::config::{Config, Name, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
+use crate::gradient::{Gradient, Pieces};
 use crate::hosts::Hosts;
 use crate::kernel::reduce;
 use crate::layout::Topology;
-use crate::memory::Floats;
 use crate::message::Operation;
-use crate::optimizer::{self, Entry, Now, Optimizer, Share};
+use crate::optimizer::{Entry, Now, Optimizer, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Vectors};
 use serde::Serialize;
@@ -136,10 +136,32 @@ impl Worker {
 
     /// One step at learning rate `lr`, which must be the same on all workers.
     pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<()> {
-        self.check_step(params, grad, &[lr])?;
+        self.step_on(params, Gradient::Whole(grad), lr, None)
+    }
+
+    /// One step in which every parameter group has a learning rate of its own, in place of `lr` times its `lr_scale`: for
+    /// schedules that do not move the groups alike. The schedules of the rounds look at `lr`. All must be the same on all workers.
+    pub fn step_with_rates(&mut self, params: &mut [f32], grad: &[f32], lr: f32, rates: &[f32]) -> Result<()> {
+        self.step_on(params, Gradient::Whole(grad), lr, Some(rates))
+    }
+
+    /// One step with a gradient that may lie in pieces, and with rates of the groups' own if there are any.
+    pub fn step_on(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, rates: Option<&[f32]>) -> Result<()> {
+        self.check_step(params, grad.len(), &[lr])?;
+        if let Some(rates) = rates {
+            self.check_step(params, grad.len(), rates)?;
+            let (expected, got) = (self.rates.len(), rates.len());
+            if expected != got {
+                let accepted = format!("accepted: one for each of the {expected} parameter groups");
+                return Err(Error::config("rates", format!("{got} numbers"), accepted));
+            }
+        }
         self.guarded(|worker| {
-            worker.set_rates(lr)?;
-            worker.take_step(params, grad, lr, &[])
+            match rates {
+                None => worker.set_rates(lr)?,
+                Some(rates) => worker.rates.iter_mut().zip(rates).for_each(|(rate, given)| *rate = f64::from(*given)),
+            }
+            worker.take_step(params, grad, lr, rates.unwrap_or_default())
         })
     }
 
@@ -153,25 +175,9 @@ impl Worker {
         Ok(())
     }
 
-    /// One step in which every parameter group has a learning rate of its own, in place of `lr` times its `lr_scale`: for
-    /// schedules that do not move the groups alike. The schedules of the rounds look at `lr`. All must be the same on all workers.
-    pub fn step_with_rates(&mut self, params: &mut [f32], grad: &[f32], lr: f32, rates: &[f32]) -> Result<()> {
-        self.check_step(params, grad, &[lr])?;
-        self.check_step(params, grad, rates)?;
-        let (expected, got) = (self.rates.len(), rates.len());
-        if expected != got {
-            let accepted = format!("accepted: one for each of the {expected} parameter groups");
-            return Err(Error::config("rates", format!("{got} numbers"), accepted));
-        }
-        self.guarded(|worker| {
-            worker.rates.iter_mut().zip(rates).for_each(|(rate, given)| *rate = f64::from(*given));
-            worker.take_step(params, grad, lr, rates)
-        })
-    }
-
-    fn check_step(&self, params: &[f32], grad: &[f32], rates: &[f32]) -> Result<()> {
+    fn check_step(&self, params: &[f32], gradients: usize, rates: &[f32]) -> Result<()> {
         self.check_length("the parameters", params.len())?;
-        self.check_length("the gradient", grad.len())?;
+        self.check_length("the gradient", gradients)?;
         match rates.iter().find(|lr| !(lr.is_finite() && **lr >= 0.0)) {
             Some(lr) => Err(Error::config("lr", lr, "accepted: a finite number of at least 0")),
             None => Ok(()),
@@ -179,10 +185,12 @@ impl Worker {
     }
 
     /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
-    fn take_step(&mut self, params: &mut [f32], grad: &[f32], lr: f32, given: &[f32]) -> Result<()> {
+    fn take_step(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, given: &[f32]) -> Result<()> {
         // One pass over the gradient tells both, where both are asked for.
-        let norm = self.config.clip.map(|_| optimizer::norm(grad));
-        let contributes = norm.map_or_else(|| self.is_finite(grad), f64::is_finite);
+        let norm = self.config.clip.map(|_| grad.norm());
+        // With others it looks for itself all the same: a mistake of the caller's would be theirs too.
+        let vouched = grad.is_vouched_for() && self.exchange.is_alone();
+        let contributes = norm.map_or_else(|| vouched || self.is_finite(grad), f64::is_finite);
         if !contributes {
             if !self.config.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
@@ -195,18 +203,19 @@ impl Worker {
     /// One step of the others: this worker has no gradient, and hears what they come to. With a schedule that skips rounds it may
     /// be a step in which nothing is heard. So a worker that comes late, or was away, gets to where the others are.
     pub fn follow(&mut self, params: &mut [f32], lr: f32) -> Result<Round> {
-        self.check_step(params, params, &[lr])?;
-        let nothing = Floats::zeroed(params.len());
+        self.check_step(params, params.len(), &[lr])?;
+        let mut nothing = Pieces::default();
+        nothing.push_zeros(params.len());
         self.guarded(|worker| {
             worker.set_rates(lr)?;
-            worker.take_part(params, &nothing, lr, &[], false, None)
+            worker.take_part(params, Gradient::Pieces(&nothing), lr, &[], false, None)
         })
     }
 
     fn take_part(
         &mut self,
         params: &mut [f32],
-        grad: &[f32],
+        grad: Gradient<'_>,
         lr: f32,
         given: &[f32],
         contributes: bool,
@@ -229,9 +238,9 @@ impl Worker {
         Ok(round)
     }
 
-    fn is_finite(&self, grad: &[f32]) -> bool {
-        let span = Span::of(0..grad.len(), Vectors { read: [grad], write: [] });
-        let found = self.exchange.threads.walk(span, |tile, _| match reduce::all_finite(tile.vectors.read[0]) {
+    fn is_finite(&self, grad: Gradient<'_>) -> bool {
+        let span = Span::of(0..grad.len(), Vectors { read: [], write: [] });
+        let found = self.exchange.threads.walk(span, |tile, _| match grad.with(tile.range, reduce::all_finite) {
             true => Ok(()),
             false => Err(()),
         });

@@ -36,6 +36,11 @@ type Kernel = fn(Case) -> Bits;
 const KERNELS: &[(&str, Kernel)] = &[
     ("reduce::all_finite", |c| vec![reduce::all_finite(&c.g).into()]),
     ("reduce::sum", |c| double(reduce::sum(&c.g))),
+    ("reduce::add_squares", |c| {
+        let mut lanes = [f64::from(c.k.rate); reduce::LANES];
+        reduce::add_squares(&c.g, &mut lanes);
+        lanes.into_iter().flat_map(double).collect()
+    }),
     ("thinwire::kernel::scale::add_sum_abs", |mut c| {
         [double(thinwire::kernel::scale::add_sum_abs(&c.g, &mut c.m)), words([c.m])].concat()
     }),

@@ -87,7 +87,7 @@ impl Exchange {
     }
 
     /// Whether there is nobody to agree with: no other worker, and no server.
-    fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.shape.workers == 1 && self.shape.topology != Topology::Served
     }
 

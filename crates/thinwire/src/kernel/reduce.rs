@@ -5,7 +5,8 @@
 
 use super::{multiversion, prefetch};
 
-pub(super) const LANES: usize = 32;
+/// A part of a vector that starts at a multiple of it begins with the first lane.
+pub const LANES: usize = 32;
 
 multiversion! {
     /// True when no value is infinite or NaN.
@@ -52,20 +53,20 @@ multiversion! {
 }
 
 multiversion! {
-    /// Σ x².
-    pub fn sum_of_squares(x: &[f32]) -> f64 {
-        let mut lanes = [0f64; LANES];
+    /// Adds x² to the lanes.
+    pub fn add_squares(x: &[f32], lanes: &mut [f64; LANES]) {
+        let mut sums = *lanes; // in registers
         let (whole, tail) = x.as_chunks::<LANES>();
         for chunk in whole {
             prefetch(chunk);
             for l in 0..LANES {
-                lanes[l] += f64::from(chunk[l]) * f64::from(chunk[l]);
+                sums[l] += f64::from(chunk[l]) * f64::from(chunk[l]);
             }
         }
-        for (lane, x) in lanes.iter_mut().zip(tail) {
-            *lane += f64::from(*x) * f64::from(*x);
+        for (sum, x) in sums.iter_mut().zip(tail) {
+            *sum += f64::from(*x) * f64::from(*x);
         }
-        add_lanes(lanes)
+        *lanes = sums;
     }
 }
 
@@ -90,8 +91,9 @@ multiversion! {
     }
 }
 
+/// The sum of the lanes.
 #[inline(always)]
-pub(super) fn add_lanes(mut lanes: [f64; LANES]) -> f64 {
+pub fn add_lanes(mut lanes: [f64; LANES]) -> f64 {
     for half in [16, 8, 4, 2, 1] {
         for l in 0..half {
             lanes[l] += lanes[l + half];

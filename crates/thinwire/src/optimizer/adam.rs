@@ -5,6 +5,7 @@
 use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::schedule::Round;
 use crate::tiles::Threads;
 
@@ -21,7 +22,13 @@ impl Adam {
 }
 
 impl Optimizer for Adam {
-    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round> {
+    fn step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<Round> {
         self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
         Ok(Round::Exact)
     }

@@ -8,7 +8,7 @@
 //! shorter than the variance, which comes from exact steps, expects. So own gradients have a limit √n times as long, where
 //! the variance is the mean's. Efficient-Adam's variance is of own gradients too, and its limit is the one given.
 
-use crate::kernel::reduce;
+use crate::gradient::Gradient;
 use crate::memory::Floats;
 
 /// The limits, and room for a mean.
@@ -33,19 +33,15 @@ impl Clip {
     }
 
     /// What is in the room, and what it has to be multiplied with.
-    pub fn mean(&self) -> (&[f32], f32) {
-        (&self.room, shrink(norm(&self.room), self.limit))
+    pub fn mean(&self) -> (Gradient<'_>, f32) {
+        let mean = Gradient::Whole(&self.room);
+        (mean, shrink(mean.norm(), self.limit))
     }
 
     /// What this worker's own gradient, of this norm, has to be multiplied with.
     pub fn of_own(&self, norm: f64) -> f32 {
         shrink(norm, self.own)
     }
-}
-
-/// ‖x‖₂: finite exactly where every value of `x` is, for no f64 is too small for the square of an f32.
-pub fn norm(x: &[f32]) -> f64 {
-    reduce::sum_of_squares(x).sqrt()
 }
 
 fn shrink(norm: f64, limit: f64) -> f32 {

@@ -11,6 +11,7 @@
 use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::kernel::update;
 use crate::schedule::Round;
 use crate::tiles::{Threads, Vectors};
@@ -51,7 +52,13 @@ impl EfficientAdam {
 }
 
 impl Optimizer for EfficientAdam {
-    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round> {
+    fn step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<Round> {
         let theta = self.theta.at(now.step, self.hyper.betas.1);
         if now.contributes {
             self.forgotten *= theta;
@@ -62,10 +69,12 @@ impl Optimizer for EfficientAdam {
         exchange.mean(
             Round::Coarse,
             now,
-            Vectors { read: [grad], write: [m, v, params] },
+            Vectors { read: [], write: [m, v, params] },
             |tile, vectors, z| {
-                hyper.each(tile, vectors, |group, part, Vectors { read: [g], write: [m, v, _] }| {
-                    update::own_update(&hyper.scalars()[group], g, m, v, &mut z[part]);
+                grad.with(tile.clone(), |g| {
+                    hyper.each(tile, vectors, |group, part, Vectors { write: [m, v, _], .. }| {
+                        update::own_update(&hyper.scalars()[group], &g[part.clone()], m, v, &mut z[part]);
+                    });
                 });
             },
             |tile, vectors, mean| {

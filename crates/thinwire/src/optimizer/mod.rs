@@ -19,7 +19,7 @@ mod state;
 mod zero_one_adam;
 
 pub use adam::Adam;
-pub use clip::{Clip, norm};
+pub use clip::Clip;
 pub use efficient_adam::{EfficientAdam, Theta};
 pub use moments::{Hyper, Moments};
 pub use one_bit_adam::{Auto, OneBitAdam, WarmUp};
@@ -28,6 +28,7 @@ pub use zero_one_adam::ZeroOneAdam;
 
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::schedule::Round;
 use crate::tiles::Threads;
 
@@ -49,7 +50,8 @@ pub struct Now<'a> {
 /// A rule for moving parameters.
 pub trait Optimizer: Send {
     /// One step; says what was averaged.
-    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round>;
+    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: Gradient<'_>, exchange: &mut Exchange)
+    -> Result<Round>;
 
     /// Makes all replicas equal now, whatever the schedule says. Does nothing where they are.
     fn sync(&mut self, now: &Now<'_>, params: &mut [f32], exchange: &mut Exchange) -> Result<()>;

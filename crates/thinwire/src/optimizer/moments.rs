@@ -10,6 +10,7 @@
 use super::{Clip, Entry, Now, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::groups::Groups;
 use crate::kernel::reduce;
 use crate::kernel::update::{self, Scalars};
@@ -69,10 +70,12 @@ impl Hyper {
     }
 
     /// The step above, on a mean that is in memory.
-    fn step_on(&self, len: usize, vectors: Vectors<'_, 1, 3>, exchange: &Exchange) {
-        exchange.threads.each(len, vectors, |tile, vectors| {
-            self.each(tile, vectors, |group, _, Vectors { read: [mean], write: [m, v, x] }| {
-                update::adam(&self.scalars[group], mean, m, v, x);
+    fn step_on(&self, mean: Gradient<'_>, vectors: Vectors<'_, 0, 3>, exchange: &Exchange) {
+        exchange.threads.each(mean.len(), vectors, |tile, vectors| {
+            mean.with(tile.clone(), |mean| {
+                self.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
+                    update::adam(&self.scalars[group], &mean[part], m, v, x);
+                });
             });
         });
     }
@@ -118,7 +121,7 @@ impl Moments {
         hyper: &mut Hyper,
         now: &Now<'_>,
         params: &mut [f32],
-        grad: &[f32],
+        grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
@@ -129,10 +132,10 @@ impl Moments {
             return done;
         }
         let hyper = &*hyper;
-        let vectors = Vectors { read: [grad], write: [&mut self.m[..], &mut self.v, params] };
+        let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
         if let Some(contributions) = exchange.own_exact_mean(now) {
             if contributions > 0 {
-                hyper.step_on(grad.len(), vectors, exchange);
+                hyper.step_on(grad, vectors, exchange);
                 self.updates += 1;
             }
             return Ok(());
@@ -141,7 +144,7 @@ impl Moments {
             Round::Exact,
             now,
             vectors,
-            |_, Vectors { read: [g], .. }, z| update::copy(g, z),
+            |tile, _, z| grad.with(tile, |g| update::copy(g, z)),
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
                     update::adam(&hyper.scalars[group], &mean[part], m, v, x);
@@ -159,14 +162,14 @@ impl Moments {
         clip: &mut Clip,
         now: &Now<'_>,
         params: &mut [f32],
-        grad: &[f32],
+        grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
         let contributions = exchange.mean(
             Round::Exact,
             now,
-            Vectors { read: [grad], write: [clip.room()] },
-            |_, Vectors { read: [g], .. }, z| update::copy(g, z),
+            Vectors { read: [], write: [clip.room()] },
+            |tile, _, z| grad.with(tile, |g| update::copy(g, z)),
             |_, Vectors { write: [room], .. }, mean| room.copy_from_slice(mean),
         )?;
         if contributions == 0 {
@@ -174,8 +177,8 @@ impl Moments {
         }
         let (mean, factor) = clip.mean();
         hyper.shrink(factor);
-        let vectors = Vectors { read: [mean], write: [&mut self.m[..], &mut self.v, params] };
-        hyper.step_on(grad.len(), vectors, exchange);
+        let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
+        hyper.step_on(mean, vectors, exchange);
         self.updates += 1;
         Ok(())
     }

@@ -12,6 +12,7 @@
 use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::kernel::update;
 use crate::schedule::{Calendar, Round};
 use crate::tiles::{Threads, Vectors};
@@ -69,7 +70,13 @@ impl OneBitAdam {
         OneBitAdam { hyper, moments: Moments::new(len), frozen_from, auto }
     }
 
-    fn warm_up(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<()> {
+    fn warm_up(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
         self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
         if let Some(auto) = &mut self.auto
             && auto.has_settled(now.step, self.moments.variance_norm())
@@ -79,7 +86,13 @@ impl OneBitAdam {
         Ok(())
     }
 
-    fn coarse_step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<()> {
+    fn coarse_step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
         if self.moments.floor == 0.0 {
             self.moments.set_floor();
         }
@@ -88,14 +101,16 @@ impl OneBitAdam {
         exchange.mean(
             Round::Coarse,
             now,
-            Vectors { read: [grad, v], write: [m, params] },
+            Vectors { read: [v], write: [m, params] },
             |tile, vectors, z| {
-                hyper.each(tile, vectors, |group, part, Vectors { read: [g, _], write: [m, _] }| {
-                    update::blend(&hyper.scalars()[group], g, m, &mut z[part]);
+                grad.with(tile.clone(), |g| {
+                    hyper.each(tile, vectors, |group, part, Vectors { write: [m, _], .. }| {
+                        update::blend(&hyper.scalars()[group], &g[part.clone()], m, &mut z[part]);
+                    });
                 });
             },
             |tile, vectors, mean| {
-                hyper.each(tile, vectors, |group, part, Vectors { read: [_, v], write: [m, x] }| {
+                hyper.each(tile, vectors, |group, part, Vectors { read: [v], write: [m, x] }| {
                     update::descend(&hyper.scalars()[group], &mean[part], v, m, x);
                 });
             },
@@ -105,7 +120,13 @@ impl OneBitAdam {
 }
 
 impl Optimizer for OneBitAdam {
-    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round> {
+    fn step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<Round> {
         let round = Calendar::OneBit { warmup: Some(self.frozen_from) }.round(now.step, now.lr);
         match round {
             Round::Exact => self.warm_up(now, params, grad, exchange)?,

@@ -19,6 +19,7 @@
 use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
+use crate::gradient::Gradient;
 use crate::kernel::update::{self, Since};
 use crate::memory::Floats;
 use crate::schedule::{Calendar, Round};
@@ -60,7 +61,13 @@ impl ZeroOneAdam {
         }
     }
 
-    fn exact_step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<()> {
+    fn exact_step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
         self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
         self.moments.set_floor();
         Ok(())
@@ -78,7 +85,7 @@ impl ZeroOneAdam {
     }
 
     /// m, u and x, without the network.
-    fn local_step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], threads: &Threads) {
+    fn local_step(&mut self, now: &Now<'_>, params: &mut [f32], grad: Gradient<'_>, threads: &Threads) {
         if self.is_synced() {
             let vectors = Vectors { read: [&*params], write: [&mut self.anchor] };
             threads.each(grad.len(), vectors, |_, Vectors { read: [x], write: [a] }| update::copy(x, a));
@@ -88,13 +95,15 @@ impl ZeroOneAdam {
             return;
         }
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
-        let vectors = Vectors { read: [grad, v], write: [m, &mut self.u, params] };
+        let vectors = Vectors { read: [v], write: [m, &mut self.u, params] };
         threads.each(grad.len(), vectors, |tile, vectors| {
-            hyper.each(tile, vectors, |group, _, Vectors { read: [g, v], write: [m, u, x] }| {
-                let k = &hyper.scalars()[group];
-                if k.rate > 0.0 {
-                    update::local(k, g, v, m, u, x);
-                }
+            grad.with(tile.clone(), |g| {
+                hyper.each(tile, vectors, |group, part, Vectors { read: [v], write: [m, u, x] }| {
+                    let k = &hyper.scalars()[group];
+                    if k.rate > 0.0 {
+                        update::local(k, &g[part], v, m, u, x);
+                    }
+                });
             });
         });
     }
@@ -104,7 +113,7 @@ impl ZeroOneAdam {
         &mut self,
         now: &Now<'_>,
         params: &mut [f32],
-        grad: Option<&[f32]>,
+        grad: Option<Gradient<'_>>,
         exchange: &mut Exchange,
     ) -> Result<()> {
         // A worker that is left out at this step may still have the steps before it to tell.
@@ -118,15 +127,20 @@ impl ZeroOneAdam {
             &told,
             Vectors { read: [v, &self.anchor], write: [m, &mut self.u, params] },
             |tile, vectors, z| {
-                let start = tile.start;
-                hyper.each(tile, vectors, |group, part, Vectors { write: [m, u, _], .. }| {
-                    let (k, z) = (&hyper.scalars()[group], &mut z[part.clone()]);
-                    match grad.map(|grad| &grad[start + part.start..start + part.end]) {
-                        Some(g) if k.rate > 0.0 && first => update::first_progress(k, g, m, z),
-                        Some(g) if k.rate > 0.0 => update::progress(k, g, m, u, z),
-                        _ => z.copy_from_slice(u),
-                    }
-                });
+                let fill = |g: Option<&[f32]>| {
+                    hyper.each(tile.clone(), vectors, |group, part, Vectors { write: [m, u, _], .. }| {
+                        let (k, z) = (&hyper.scalars()[group], &mut z[part.clone()]);
+                        match g.map(|g| &g[part]) {
+                            Some(g) if k.rate > 0.0 && first => update::first_progress(k, g, m, z),
+                            Some(g) if k.rate > 0.0 => update::progress(k, g, m, u, z),
+                            _ => z.copy_from_slice(u),
+                        }
+                    });
+                };
+                match grad {
+                    Some(grad) => grad.with(tile.clone(), |g| fill(Some(g))),
+                    None => fill(None),
+                }
             },
             |tile, vectors, mean| {
                 hyper.each(tile, vectors, |group, part, Vectors { read: [v, a], write: [m, u, x] }| {
@@ -152,7 +166,13 @@ impl ZeroOneAdam {
 }
 
 impl Optimizer for ZeroOneAdam {
-    fn step(&mut self, now: &Now<'_>, params: &mut [f32], grad: &[f32], exchange: &mut Exchange) -> Result<Round> {
+    fn step(
+        &mut self,
+        now: &Now<'_>,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<Round> {
         let round = self.calendar.round(now.step, now.lr);
         match round {
             Round::Exact => self.exact_step(now, params, grad, exchange)?, // t ∈ T_v

@@ -9,6 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use thinwire::Pieces;
+use thinwire::kernel::reduce;
 
 /// A number type that arrays may hold here, and what NumPy and PyTorch call it.
 pub trait Element: Copy + 'static {
@@ -85,9 +86,9 @@ impl Place {
         Ok(Place { _array: tensor.clone().unbind(), address, len, writeable: true })
     }
 
-    fn overlaps<T>(&self, other: &Place) -> bool {
-        let end = |place: &Place| place.address + place.len * size_of::<T>();
-        self.address < end(other) && other.address < end(self)
+    fn overlaps<T>(&self, address: usize, len: usize) -> bool {
+        let bytes = |len: usize| len * size_of::<T>();
+        self.address < address + bytes(len) && address < self.address + bytes(self.len)
     }
 
     fn slice<T: Element>(&self) -> &[T] {
@@ -173,53 +174,62 @@ impl Borrowed {
 
     /// One array must not be written to while it is read.
     pub fn apart_from(&self, other: &Borrowed) -> PyResult<()> {
-        match self.0.overlaps::<f32>(&other.0) {
+        match self.0.overlaps::<f32>(other.0.address, other.0.len) {
             true => Err(shared_memory()),
             false => Ok(()),
         }
     }
 }
 
-/// The gradients that lie at `addresses`, each of so many float32 values; 0 stands for one that is not there. Never where `params` are.
+/// The gradients that lie at `addresses`, each of so many float32 values; None for one that is not there. Never where `params` are.
 ///
 /// For `_flat.py`, which knows these places: a look at every tensor of every step would cost more than a small model's step.
-pub fn pieces<'a>(addresses: &[usize], lengths: &[usize], params: &Borrowed) -> PyResult<Pieces<'a>> {
-    let mut pieces = Pieces::with_capacity(lengths.len());
+pub fn pieces<'a>(addresses: &'a [Option<usize>], lengths: &[usize], params: &Borrowed) -> PyResult<Pieces<'a>> {
     if addresses.len() != lengths.len() {
         return Err(PyValueError::new_err(format!("{} gradients of {} tensors", addresses.len(), lengths.len())));
     }
+    let mut pieces = Pieces::with_capacity(lengths.len());
     for (address, len) in addresses.iter().zip(lengths) {
-        if *address == 0 || *len == 0 {
+        let Some(address) = address.filter(|_| *len > 0) else {
             pieces.push_zeros(*len);
             continue;
+        };
+        if !is_place(address) {
+            return Err(PyValueError::new_err("a gradient without memory of its own, or not aligned to 4 bytes"));
         }
-        if !is_aligned(*address) {
-            return Err(PyValueError::new_err("gradients must be aligned to 4 bytes"));
-        }
-        let values = params.slice::<f32>().as_ptr_range();
-        if *address < values.end as usize && (values.start as usize) < address + 4 * len {
+        if params.0.overlaps::<f32>(address, *len) {
             return Err(shared_memory());
         }
         // SAFETY: `_flat.py` has seen that a contiguous tensor of `len` float32 values lies there, in the host's memory, and holds it
-        // until the call is over. That no other thread of the program writes to it meanwhile is the caller's duty, as above.
-        pieces.push(unsafe { std::slice::from_raw_parts(*address as *const f32, *len) });
+        // until the call is over. That its storage is as long as it says, and that no other thread of the program writes to it
+        // meanwhile, is the caller's duty, as above.
+        pieces.push(unsafe { std::slice::from_raw_parts(address as *const f32, *len) });
     }
     Ok(pieces)
 }
 
-fn is_aligned(address: usize) -> bool {
-    address.is_multiple_of(align_of::<f32>())
+fn is_place(address: usize) -> bool {
+    address != 0 && address.is_multiple_of(align_of::<f32>())
 }
+
+/// The interpreter is let go only for more than this many values: taking it back costs more than a look at fewer.
+const WORTH_LETTING_GO: usize = 1 << 16;
 
 /// Whether the `len` float32 values at `address` are seen to be finite. For `_flat.py`, likewise.
 #[pyfunction]
 pub fn _all_finite(py: Python<'_>, address: usize, len: usize) -> bool {
-    if len == 0 || !is_aligned(address) {
-        return len == 0;
+    if len == 0 {
+        return true;
+    }
+    if !is_place(address) {
+        return false;
     }
     // SAFETY: as in `pieces`.
     let values = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
-    py.detach(|| thinwire::kernel::reduce::all_finite(values))
+    match len > WORTH_LETTING_GO {
+        true => py.detach(|| reduce::all_finite(values)),
+        false => reduce::all_finite(values),
+    }
 }
 
 /// Copies `bytes` to where the wire has room for as many.

@@ -4,12 +4,19 @@ use crate::error::to_python as error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
-use thinwire::Config;
+use thinwire::{Config, Error};
 
 /// The configuration that `words` say, at least `name`.
 pub fn from_python(words: &Bound<'_, PyDict>) -> PyResult<Config> {
     let text = words.py().import("json")?.call_method1("dumps", (words,))?.extract::<String>()?;
-    Config::from_json(&text).map_err(error)
+    Config::from_json(&text).map_err(|refused| match refused {
+        // Where it stands in the JSON is nothing that the caller wrote.
+        Error::ConfigSyntax(text) => {
+            let end = text.rfind(" at line 1 column").unwrap_or(text.len());
+            error(Error::ConfigSyntax(text[..end].to_owned()))
+        }
+        other => error(other),
+    })
 }
 
 /// Plain data as Python's.

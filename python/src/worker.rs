@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::groups::Groups;
 use thinwire::optimizer::{Entry, Slot};
-use thinwire::{Collective, Config, Error, Gradient, Plan};
+use thinwire::{Collective, Config, Error, Gradient, LearningRate, Plan};
 
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
@@ -120,7 +120,7 @@ impl Worker {
         })
     }
 
-    /// One step with the gradient of each tensor where it lies, for `_flat.py`: addresses, 0 where there is none, and lengths.
+    /// One step with the gradient of each tensor where it lies, for `_flat.py`: addresses, None where there is none, and lengths.
     /// `finite`: the caller has seen that all are, and a worker that is alone need not look again.
     #[allow(clippy::too_many_arguments)] // Python's call, all by position
     fn _step_in_pieces(
@@ -128,7 +128,7 @@ impl Worker {
         py: Python<'_>,
         params: &Bound<'_, PyAny>,
         lengths: Vec<usize>,
-        addresses: Vec<usize>,
+        addresses: Vec<Option<usize>>,
         lr: f32,
         rates: Option<Vec<f32>>,
         finite: bool,
@@ -255,9 +255,11 @@ impl Worker {
     fn plan<'py>(
         &self,
         py: Python<'py>,
-        steps: u64,
+        steps: i64,
         schedule: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let few = |_| PyValueError::new_err(format!("steps = {steps}: accepted: at least 0"));
+        let steps = u64::try_from(steps).map_err(few)?;
         let words = to_python(py, &self.given)?.cast_into::<PyDict>()?;
         if let Some(schedule) = schedule {
             words.set_item("learning_rate", schedule)?;
@@ -281,6 +283,18 @@ impl Worker {
             Stage::Met(worker) => worker.is_synced(),
             _ => true,
         })
+    }
+
+    /// The learning rates of the last, the next and the second next step by the schedule that the worker was given, if it was given
+    /// one; 0 before the first.
+    #[getter]
+    fn _expected_rates(&self) -> PyResult<Option<[f32; 3]>> {
+        let step = self.steps()?;
+        let around = |schedule: &LearningRate| {
+            let before = step.checked_sub(1).map_or(0.0, |step| schedule.at(step));
+            [before, schedule.at(step), schedule.at(step + 1)]
+        };
+        Ok(self.config.learning_rate.as_ref().map(around))
     }
 
     /// The configuration, with every word that counts written out.

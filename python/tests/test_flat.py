@@ -40,11 +40,35 @@ def every_other(grad):
     return torch.stack([grad, grad], dim=-1)[..., 0]
 
 
+def negated(grad):
+    return torch._neg_view(-grad)
+
+
+def misaligned(grad):
+    memory = bytearray(grad.numel() * 4 + 1)
+    values = torch.frombuffer(memory, dtype=torch.float32, offset=1, count=grad.numel()).view(grad.shape)
+    values.copy_(grad)
+    return values
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+def of_a_subclass(grad):
+    return grad.as_subclass(Sub)
+
+
+def made_for_inference(grad):
+    with torch.inference_mode():
+        return grad.clone()
+
+
 def sparse(grad):
     return grad.to_sparse() if grad.dim() == 2 else grad
 
 
-@pytest.mark.parametrize("form", [in_columns, every_other, sparse])
+@pytest.mark.parametrize("form", [in_columns, every_other, sparse, negated, misaligned, of_a_subclass, made_for_inference])
 def test_gradients_in_other_forms_give_the_same_bits(form):
     ends = []
     for change in (form, torch.clone):
@@ -61,7 +85,7 @@ def test_gradients_in_other_forms_give_the_same_bits(form):
 
 
 def test_a_gradient_may_be_the_parameter_itself():
-    """As it is of half the square, to who saves a copy."""
+    """As it is of half its square."""
     ends = []
     for copied in (False, True):
         param = nn.Parameter(torch.linspace(-1, 1, 100))
@@ -158,6 +182,57 @@ def test_a_gradient_that_was_looked_at_is_not_looked_at_again():
     twin = copy.deepcopy(next(model.parameters()).grad)
     next(model.parameters()).grad = twin
     assert not is_known()
+
+
+def test_copies_of_a_gradient_are_not_taken_for_it():
+    param = nn.Parameter(torch.ones(64))
+    optimizer = thinwire.AdamW([param])
+    (param * 2).sum().backward()
+    assert optimizer._flat.take_grads().finite
+    param.grad.fill_(float("nan"))
+    for _ in range(100):  # memory comes back
+        param.grad = copy.deepcopy(param.grad)
+        assert not optimizer._flat.take_grads().finite
+
+
+def test_a_minus_that_is_still_to_be_done():
+    ends = []
+    for kind in (thinwire.AdamW, torch.optim.AdamW):
+        param = nn.Parameter(torch.tensor([0.5]))
+        optimizer = kind([param], lr=1e-2, weight_decay=0.0)
+        (torch.complex(torch.ones(1), param).conj() * torch.tensor(2 + 3j)).real.sum().backward()
+        optimizer.step()
+        ends.append(param.item())
+    assert abs(ends[0] - ends[1]) < 1e-6
+
+
+class Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch._efficientzerotensor(grad.shape)
+
+
+def test_a_gradient_without_memory():
+    param = nn.Parameter(torch.ones(5))
+    optimizer = thinwire.AdamW([param], lr=0.1, weight_decay=0.0)
+    Nothing.apply(param).sum().backward()
+    optimizer.step()
+    assert torch.equal(param.detach(), torch.ones(5))
+
+
+def test_gradients_that_share_memory_are_scaled_once():
+    ends = []
+    for scale in (1.0, 1024.0):
+        a, b = nn.Parameter(torch.ones(4, 5)), nn.Parameter(torch.ones(20))
+        optimizer = thinwire.AdamW([a, b], lr=0.1)
+        loss = ((a.view(-1).view(20) + b.view(4, 5).view(20)) ** 2).sum()
+        (loss * scale).backward()
+        ends.append([grad.clone() for grad in optimizer._flat.take_grads(scale).held])
+    assert all(torch.equal(x, y) for x, y in zip(*ends, strict=True))
 
 
 def test_hooks_go_with_their_optimizer():

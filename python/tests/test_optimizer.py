@@ -1,7 +1,9 @@
 """The optimizers with one worker: what every torch.optim.Optimizer must be able to do."""
 
 import copy
+import gc
 import logging
+import math
 import pickle
 
 import pytest
@@ -348,38 +350,112 @@ def test_plan_traffic_and_log(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_ddp_is_found():
+@pytest.fixture
+def alone_in_a_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
+    yield
+    gc.collect()
+    dist.destroy_process_group()
+
+
+TOKENS = torch.zeros(2, 8, dtype=torch.long)
+
+
+def test_ddp_is_found(alone_in_a_group, caplog):
+    wrapped = nn.parallel.DistributedDataParallel(tiny_gpt())
+    optimizer = thinwire.AdamW(wrapped.module.parameters())
+    assert "train the bare module" in caplog.text
+    with wrapped.no_sync():
+        wrapped(TOKENS).sum().backward()
+    optimizer.step()  # that backward did not average
+    with torch.no_grad():
+        wrapped(TOKENS)  # an evaluation averages nothing
+    optimizer.step()
+    wrapped(TOKENS)  # nor does a forward without a backward
+    optimizer.step()
+    wrapped(TOKENS).sum().backward()
+    with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer.step()
+    optimizer.zero_grad()
+    with wrapped.no_sync():
+        wrapped(TOKENS).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_ddp_is_found_whenever_it_comes(alone_in_a_group, steps):
+    """As with Trainer, after the optimizer."""
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    for step in range(steps):
+        model.loss(step).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    with wrapped.no_sync():
+        wrapped(TOKENS).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    wrapped(TOKENS).sum().backward()
+    with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer.step()
+
+
+def test_one_averaged_gradient_among_several_is_enough(alone_in_a_group):
+    wrapped = nn.parallel.DistributedDataParallel(tiny_gpt())
+    optimizer = thinwire.AdamW(wrapped.parameters())
+    wrapped(TOKENS).sum().backward()
+    with wrapped.no_sync():
+        wrapped(TOKENS).sum().backward()
+    with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer.step()
+
+
+def test_processes_that_would_each_train_alone_are_told(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RuntimeError, match="one of 4 processes.*init_process_group"):
+        thinwire.AdamW(tiny_gpt().parameters())
+
+
+def test_a_rate_that_is_not_the_schedules_is_told_once(caplog):
+    schedule = {"peak": 1e-2, "warmup": 4, "decay": "cosine", "steps": 20}
+    for follows, expected in ((True, 0), (False, 1)):
         model = tiny_gpt()
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        with pytest.raises(RuntimeError, match="use the bare module .*no_sync"):
-            thinwire.AdamW(wrapped.parameters())
-        tokens = torch.zeros(2, 8, dtype=torch.long)
-        with wrapped.no_sync():
-            optimizer = thinwire.AdamW(wrapped.parameters())
-            wrapped(tokens).sum().backward()
-        optimizer.step()  # that backward did not average
-        with torch.no_grad():
-            wrapped(tokens)  # an evaluation averages nothing
-        optimizer.step()
-        wrapped(tokens).sum().backward()
-        with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, learning_rate=schedule)
+        shape = (lambda t: min((t + 1) / 4, 0.5 + 0.5 * math.cos(math.pi * max(0, t - 4) / 16))) if follows else (lambda t: 1.0)
+        cosine = lr_scheduler.LambdaLR(optimizer, shape)
+        caplog.clear()
+        for step in range(20):
+            optimizer.zero_grad()
+            model.loss(step).backward()
             optimizer.step()
-        del wrapped
-        later = tiny_gpt()
-        optimizer = thinwire.AdamW(later.parameters())
-        wrapped = nn.parallel.DistributedDataParallel(later)  # after the optimizer, as Trainer does
-        wrapped(tokens).sum().backward()
-        with pytest.raises(RuntimeError, match="no_sync"):
-            optimizer.step()
-        del wrapped
-        later = tiny_gpt()
-        optimizer = thinwire.AdamW(later.parameters())
-        wrapped = nn.parallel.DistributedDataParallel(later)
-        with wrapped.no_sync():
-            wrapped(tokens).sum().backward()
+            cosine.step()
+        assert caplog.text.count("learning_rate says") == expected, follows
+
+
+def test_alone_one_goes_on_after_a_bad_gradient():
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    (model.loss(0) * float("nan")).backward()
+    with pytest.raises(FloatingPointError, match='non_finite="skip"'):
         optimizer.step()
-        del wrapped
-    finally:
-        dist.destroy_process_group()
+    optimizer.zero_grad()
+    model.loss(0).backward()
+    optimizer.step()
+
+
+def test_memory_may_move():
+    """As torch.multiprocessing moves it."""
+    ends = []
+    for shared in (False, True):
+        model = tiny_gpt()
+        optimizer = thinwire.AdamW(model.parameters(), lr=1e-2)
+        for step in range(4):
+            if shared and step == 2:
+                model.share_memory()
+            optimizer.zero_grad()
+            model.loss(step).backward()
+            optimizer.step()
+        ends.append(bits(model).clone())
+    assert torch.equal(*ends)

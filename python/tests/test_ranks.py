@@ -276,6 +276,26 @@ def test_ddp_in_no_sync_is_the_bare_module():
         assert (bare == wrapped).all()
 
 
+def one_cannot_build(rank):
+    told = []
+    for odd in (0, 1, None):
+        try:
+            thinwire.AdamW(tiny_gpt().parameters(), deadline=20, **({"codec": "nonsense"} if rank == odd else {}))
+            told.append("built")
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+def test_who_cannot_build_its_optimizer_tells_the_others_and_all_may_try_again():
+    ends = ranks.run(3, one_cannot_build)
+    for rank, told in enumerate(ends):
+        for odd in (0, 1):
+            assert "nonsense" in told[odd] and "line 1" not in told[odd]
+            assert ("worker" in told[odd]) == (rank != odd), told
+        assert told[2] == "built"
+
+
 def some_of_the_ranks(rank):
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     model = tiny_gpt(seed=rank // 2)

@@ -3,61 +3,91 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
+log = logging.getLogger("thinwire")
+
 ADVICE = (
-    "these parameters are in a DistributedDataParallel, which averages gradients that this optimizer averages too: use the bare module "
-    "(ddp.module, or no DDP at all), or keep forward and backward() inside ddp.no_sync()"
+    "these parameters are in a DistributedDataParallel, which averages gradients that this optimizer averages too: train the bare module "
+    "(the one inside, and no DDP), or keep every forward and backward() inside ddp.no_sync()"
 )
+
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _note_wrapper(module: Any, name: str, inside: Any) -> None:
+    if isinstance(module, DistributedDataParallel):
+        _made.add(module)
+
+
+# From now on every DDP is known as soon as it takes its module in; those of before are searched for.
+register_module_module_registration_hook(_note_wrapper)
+
+
+class _Watch:
+    """What one wrapper does. Whether a backward averages was decided by its forward."""
+
+    def __init__(self, averaged: bool) -> None:
+        self.will_average = averaged  # the gradients of the last forward
+        self.averaged = averaged  # some that have arrived since the last zero_grad()
+
+    def forward(self, wrapper: Any, _: Any) -> None:
+        if torch.is_grad_enabled():
+            self.will_average = wrapper.require_backward_grad_sync
+
+    def arrived(self, _: Tensor) -> None:
+        self.averaged = self.averaged or self.will_average
 
 
 class Wrappers:
-    """The DDP modules around `params`. One made after the optimizer is found at the first step.
-
-    Whether a backward averages was decided by its forward. What the last forward with gradients decided is written down by a hook; of
-    those before the hook was there, the wrapper itself still knows.
-    """
+    """The DDP modules around `params`, whenever they were made. A step is refused if one of them has averaged a gradient of it."""
 
     def __init__(self, params: Sequence[Tensor]) -> None:
         self._params = {id(param) for param in params}
-        self._averaged: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        for wrapper in self._search():
-            self._watch(wrapper, wrapper.require_backward_grad_sync)
-        self.check()
-        self._stepped = False
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watches: list[_Watch] = []
+        self._hooks: list[Any] = []
+        weakref.finalize(self, _remove, self._hooks)
+        # Asks the types alone: strange objects do strange things when asked.
+        there = [found for found in gc.get_objects() if issubclass(type(found), DistributedDataParallel)]
+        for wrapper in there:
+            if self._watch(wrapper, False) and wrapper.require_backward_grad_sync:
+                log.warning("%s", ADVICE)
 
-    def _search(self) -> list[Any]:
-        """Asks the types alone: strange objects do strange things when asked."""
-        wrappers = [found for found in gc.get_objects() if issubclass(type(found), DistributedDataParallel)]
-        return [wrapper for wrapper in wrappers if any(id(param) in self._params for param in wrapper.module.parameters())]
-
-    def _watch(self, wrapper: Any, averaged: bool) -> None:
-        self._averaged[wrapper] = averaged
-        there = weakref.ref(self._averaged)
-
-        def note(wrapper: Any, _: Any) -> None:
-            averaged = there()
-            if averaged is not None and torch.is_grad_enabled():
-                averaged[wrapper] = wrapper.require_backward_grad_sync
-
-        wrapper.register_forward_pre_hook(note)
+    def _watch(self, wrapper: Any, averaged: bool) -> bool:
+        """Whether `wrapper` is one of ours."""
+        self._seen.add(wrapper)
+        ours = [param for param in wrapper.module.parameters() if id(param) in self._params]
+        if ours:
+            watch = _Watch(averaged)
+            self._watches.append(watch)
+            self._hooks.append(wrapper.register_forward_pre_hook(watch.forward))
+            self._hooks.extend(param.register_post_accumulate_grad_hook(watch.arrived) for param in ours)
+        return bool(ours)
 
     def check_step(self) -> None:
-        """As `check`, after another search at the first step."""
-        if not self._stepped:
-            self._stepped = True
-            for wrapper in self._search():
-                if wrapper not in self._averaged:
-                    self._watch(wrapper, wrapper.require_forward_param_sync)
-        self.check()
-
-    def check(self) -> None:
-        """Raises if a wrapper averages too."""
-        if any(self._averaged.values()):
+        """Raises if gradients were averaged already."""
+        for wrapper in list(_made):
+            if wrapper not in self._seen:
+                # There was no watch yet: but it still knows what its last forward decided.
+                self._watch(wrapper, wrapper.require_forward_param_sync)
+        if any(watch.averaged for watch in self._watches):
             raise RuntimeError(ADVICE)
+
+    def forget(self) -> None:
+        """The gradients are gone."""
+        for watch in self._watches:
+            watch.averaged = False
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

@@ -1,7 +1,8 @@
 """All trained parameters of a model as one flat float32 vector, which is what the engine works on.
 
 A float32 parameter in the host's memory becomes a view of it: nothing is copied at a step. Its gradient is read where backward has put
-it. A parameter of another type, or on another device, keeps its own memory, and its gradient is copied (see ``_mirror.py``).
+it, unless it lies there in a form that the engine does not read. A parameter of another type, or on another device, keeps its own memory,
+and its gradient is copied (see ``_mirror.py``).
 """
 
 from __future__ import annotations
@@ -20,13 +21,10 @@ from ._thinwire import Vector, _all_finite
 HUGE = 2 << 20  # bytes of a huge page
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-SEEN = "_thinwire_seen"  # an attribute of gradients: where they were, and in which version, when they were seen to be finite
-
-
 class Gradients(NamedTuple):
-    """Where the gradient of each parameter lies; 0 for one that is not there."""
+    """Where the gradient of each parameter lies."""
 
-    addresses: list[int]
+    addresses: list[int | None]
     held: list[Tensor | None]  # so that they stay there
     finite: bool  # seen to be; else it is not known
 
@@ -40,9 +38,9 @@ class Flat:
         # Copies from and to a device want pinned memory.
         pinned = any(param.device.type != "cpu" for param in params)
         self.values = _zeros(sum(self.lengths), pinned)
-        self.vector = Vector(self.values)
-        self._memory = range(self.values.data_ptr(), self.values.data_ptr() + 4 * self.values.numel())
-        self._views: list[tuple[Tensor, Tensor, int]] = []
+        self._views: list[tuple[Tensor, Tensor]] = []
+        # Of each gradient: the tensor, its address and its version when it was seen to be finite.
+        self._seen: list[tuple[weakref.ref[Tensor], int, int] | None] = [None] * len(self.params)
         # The host's copy of each gradient, for parameters that are apart.
         self._copies: list[Tensor | None] = [None] * len(self.params)
         self._mirror = None
@@ -51,21 +49,37 @@ class Flat:
                 view.copy_(param)
                 if not is_apart:
                     param.data = view
-                    self._views.append((param, view, view.data_ptr()))
+                    self._views.append((param, view))
+        self._locate()
         if any(apart):
             grads = _zeros(sum(self.lengths), pinned)
             self._copies = [part if is_apart else None for part, is_apart in zip(cut(grads, params), apart, strict=True)]
             self._mirror = Mirror(self.params, apart, self.values, grads)
 
     def look_at_gradients(self) -> None:
-        """From now on gradients are looked at for infinities and NaN as backward makes them, while they are in the cache."""
-        leaves = [param for param, _, _ in self._views if param.is_leaf]
-        hooks = [param.register_post_accumulate_grad_hook(_look) for param in leaves]  # type: ignore[no-untyped-call]
+        """From now on gradients are looked at for infinities and NaN as backward makes them, while they are in the cache.
+
+        A step then need not look again, as long as each is still the tensor that it was, and PyTorch has counted no write to it. For
+        one process: collectives write to gradients without being counted.
+        """
+        hooks = [
+            param.register_post_accumulate_grad_hook(_Look(self, index))  # type: ignore[no-untyped-call]
+            for index, param in enumerate(self.params)
+            if self._copies[index] is None and param.is_leaf
+        ]
         weakref.finalize(self, _remove, hooks)
+
+    def _locate(self) -> None:
+        self._start = self.values.data_ptr()
+        self._memory = range(self._start, self._start + 4 * self.values.numel())
+        self._addresses = [view.data_ptr() for _, view in self._views]
+        self.vector = Vector(self.values)
 
     def take_params(self) -> None:
         """Takes over what the program did to the parameters since the last step."""
-        for param, view, address in self._views:
+        if self.values.data_ptr() != self._start:  # moved, with its views, as share_memory() does
+            self._locate()
+        for (param, view), address in zip(self._views, self._addresses, strict=True):
             if param.data_ptr() != address:  # it was given other memory: its values count
                 if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
                     raise RuntimeError(
@@ -78,50 +92,73 @@ class Flat:
             self._mirror.take_params()
 
     def take_grads(self, scale: float = 1.0) -> Gradients:
-        """The gradients, after they were divided by `scale` as PyTorch's fused optimizers divide them, in place."""
+        """The gradients, divided by `scale`; those of the program stay as they are."""
         if self._mirror is not None:
             self._mirror.take_grads()
-        held = [self._gradient(param) if copy is None else copy for param, copy in zip(self.params, self._copies, strict=True)]
-        if scale != 1.0:
-            torch._foreach_div_([grad for grad in held if grad is not None], scale)
-        addresses = [0 if grad is None else grad.data_ptr() for grad in held]
-        finite = all(grad is None or _was_seen(grad, address) for grad, address in zip(held, addresses, strict=True))
+        addresses: list[int | None] = []
+        held: list[Tensor | None] = []
+        finite = True
+        for param, copy, seen in zip(self.params, self._copies, self._seen, strict=True):
+            grad, address = param.grad, None
+            if seen is not None and scale == 1.0 and seen[0]() is grad and grad is not None:
+                address = seen[1] if seen[1] == grad.data_ptr() and seen[2] == grad._version else None
+            if address is None and not (grad is None and copy is None):
+                grad, address = self._readable(param, copy, scale)
+                finite = False
+            addresses.append(address)
+            held.append(grad)
         return Gradients(addresses, held, finite)
 
-    def _gradient(self, param: Tensor) -> Tensor | None:
-        """Of a parameter in the host's memory, as the engine can read it while it writes the parameters."""
+    def _readable(self, param: Tensor, copy: Tensor | None, scale: float) -> tuple[Tensor, int]:
+        """A gradient as the engine can read it while it writes the parameters, and where: a copy, if need be."""
+        if copy is not None:
+            return (copy if scale == 1.0 else copy.div_(scale)), copy.data_ptr()
         grad = param.grad
-        if grad is None:
-            return None
-        if not _is_plain(grad):
-            grad = dense(grad).to(device="cpu", dtype=torch.float32).contiguous()
-        if grad.data_ptr() in self._memory:  # the parameter itself, as half a square has it
-            grad = grad.clone()
+        assert grad is not None
+        address = _address(grad)
+        if address == 0 or address in self._memory or scale != 1.0:  # in our memory it is the parameter itself, say of half a square
+            grad = torch.empty(param.shape, dtype=torch.float32).copy_(dense(grad))
+            grad = grad if scale == 1.0 else grad.div_(scale)
+            address = grad.data_ptr()
         if grad.numel() != param.numel():
             raise RuntimeError(f"a gradient of {grad.numel()} values for a parameter of {param.numel()}")
-        return grad
+        return grad, address
 
     def give_params(self) -> None:
         """Hands the vector's values to the parameters that have memory of their own."""
         if self._mirror is not None:
             self._mirror.give_params()
-        for param, _, _ in self._views:  # autograd must know that they were written to
-            torch.autograd.graph.increment_version(param)
+        if self._views:  # autograd must know that they were written to
+            torch.autograd.graph.increment_version([param for param, _ in self._views])
 
 
-def _is_plain(grad: Tensor) -> bool:
-    return grad.layout is torch.strided and grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous()
+class _Look:
+    """A hook that notes which version of a gradient was seen to be finite."""
+
+    def __init__(self, flat: Flat, index: int) -> None:
+        self._flat, self._index = weakref.ref(flat), index
+
+    def __call__(self, param: Tensor) -> None:
+        flat, grad = self._flat(), param.grad
+        if flat is None or grad is None:
+            return
+        address = _address(grad)
+        seen = (weakref.ref(grad), address, grad._version) if address else None  # the version of before the look
+        flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
 
 
-def _look(param: Tensor) -> None:
-    grad = param.grad
-    if grad is not None and _is_plain(grad) and _all_finite(grad.data_ptr(), grad.numel()):
-        setattr(grad, SEEN, (grad.data_ptr(), grad._version))
-
-
-def _was_seen(grad: Tensor, address: int) -> bool:
-    """Whether it was seen to be finite, and PyTorch has counted no write to it since. Writes by ``.data`` and NumPy are not counted."""
-    return getattr(grad, SEEN, None) == (address, grad._version)
+def _address(grad: Tensor) -> int:
+    """Where a gradient lies that the engine can read as it is; else 0."""
+    plain = (
+        type(grad) is Tensor
+        and grad.layout is torch.strided
+        and grad.dtype is torch.float32
+        and grad.is_cpu
+        and grad.is_contiguous()
+        and not grad.is_neg()  # PyTorch may leave a minus for later
+    )
+    address: int = grad.data_ptr() if plain else 0
+    return 0 if address % 4 else address
 
 
 def _remove(hooks: list[Any]) -> None:

@@ -37,23 +37,35 @@ FOREVER = timedelta(days=365)
 TAG = 0  # nobody else sends on the twin
 
 
+class Refused(ValueError):
+    """Another worker's problem."""
+
+
 class Wire:
     """One worker's end of the twin of `group`. All workers of the group must make theirs together."""
 
-    def __init__(self, group: Any, deadline: float) -> None:
+    def __init__(self, group: Any, deadline: float, problem: str | None = None) -> None:
+        """A `problem` keeps this worker from taking part: the others raise it."""
         ranks = dist.get_process_group_ranks(group)
         self.deadline = deadline
+        began = time.monotonic()
         # A group of some of the processes is made by those alone.
-        twin = dist.new_group(
-            ranks,
-            backend="gloo",
-            timeout=timedelta(seconds=deadline),
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
-        )
-        self._group = cast(Any, twin)
-        self.rank = dist.get_rank(self._group)
-        self.size = len(ranks)
-        self.hosts = self._numbered_hosts()
+        try:
+            twin = dist.new_group(
+                ranks,
+                backend="gloo",
+                timeout=timedelta(seconds=deadline),
+                use_local_synchronization=len(ranks) < dist.get_world_size(),
+            )
+            self._group = cast(Any, twin)
+            self.rank = dist.get_rank(self._group)
+            self.size = len(ranks)
+            self.hosts = self._numbered_hosts(problem)
+        except RuntimeError as error:
+            waited = time.monotonic() - began
+            if waited < deadline:
+                raise ConnectionError(f"the ranks could not connect to each other: {error}") from error
+            raise TimeoutError(f"not all {len(ranks)} ranks built their optimizer within {deadline:g} s") from error
         self._board = _Board(self._group, self.rank)
         self._waiter = _Waiter()
         self._flights: list[deque[tuple[Any, _Buffer]]] = [deque() for _ in ranks]
@@ -64,9 +76,13 @@ class Wire:
         self._farewell = min(deadline, FAREWELL)
         _open.add(self)
 
-    def _numbered_hosts(self) -> list[int]:
-        names: list[Any] = [None] * self.size
-        dist.all_gather_object(names, os.environ.get(HOST) or socket.gethostname(), group=self._group)
+    def _numbered_hosts(self, problem: str | None) -> list[int]:
+        told: list[Any] = [None] * self.size
+        dist.all_gather_object(told, (os.environ.get(HOST) or socket.gethostname(), problem), group=self._group)
+        for worker, (_, theirs) in enumerate(told):
+            if theirs is not None and problem is None:
+                raise Refused(f"worker {worker} did not build its optimizer: {theirs}")
+        names = [name for name, _ in told]
         return [names.index(name) for name in names]
 
     def broadcast(self, tensor: torch.Tensor) -> None:

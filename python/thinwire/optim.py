@@ -24,6 +24,10 @@ from ._worker import Worker
 
 log = logging.getLogger("thinwire")
 
+TELLING = 10.0  # seconds for the others to come and hear why this rank does not
+
+OFF_SCHEDULE = 0.1  # of its peak
+
 THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
 
 
@@ -31,6 +35,8 @@ class _Compressed(Optimizer):
     """What the four have in common: all but their names."""
 
     _name: str
+    _flat: Flat
+    _wrappers: Wrappers
 
     # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
     _step_supports_amp_scaling = True
@@ -49,6 +55,21 @@ class _Compressed(Optimizer):
         resume: str | os.PathLike[str] | None = None,
         **config: Any,
     ) -> None:
+        try:
+            words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
+        except Exception as error:
+            _tell_others(process_group, error)
+            raise
+        self._wire = _connect(process_group, deadline)
+        if not _in_a_crowd():  # there the engine looks itself, at every step
+            self._flat.look_at_gradients()
+        self._worker = self._meet(words, init, deadline, resume)
+        self._peak = self._worker.config.get("learning_rate", {}).get("peak", 0.0)
+        self._built = True
+        log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
+
+    def _prepare(self, params: Any, defaults: dict[str, Any], init: str, deadline: float, config: dict[str, Any]) -> dict[str, Any]:
+        """All that needs no other rank. The engine's configuration."""
         if init not in ("check", "broadcast"):
             raise ValueError(f'init = {init!r}: accepted: "check", "broadcast"')
         for word in ("groups", "name"):
@@ -56,14 +77,14 @@ class _Compressed(Optimizer):
                 raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
         for word in config.keys() & THEIRS:
             raise ValueError(f"{word}: a word of torch.optim.AdamW that this optimizer does not have; leave it out")
-        if not deadline > 0:
-            raise ValueError(f"deadline = {deadline}: accepted: seconds, more than 0")
+        if not (isinstance(deadline, (int, float)) and deadline > 0):
+            raise ValueError(f"deadline = {deadline!r}: accepted: seconds, more than 0")
         self._built = False
-        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, {**defaults, "betas": tuple(defaults["betas"])})
         for group in self.param_groups:
             if not float(group["lr"]) >= 0:
                 raise ValueError(f"lr = {group['lr']}: accepted: a number of at least 0")
-        self._amp = False
+        self._amp = self._off_schedule = False
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
@@ -72,12 +93,7 @@ class _Compressed(Optimizer):
         self._wrappers = Wrappers(flat)
         self._flat = Flat(flat)
         self._fixed = [_fixed(group) for group in self.param_groups]
-        self._wire = _connect(process_group, deadline)
-        if self._wire is None:  # among others the engine looks itself, at every step
-            self._flat.look_at_gradients()
-        self._worker = self._meet(words, init, deadline, resume)
-        self._built = True
-        log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
+        return words
 
     def _words(self, config: dict[str, Any]) -> dict[str, Any]:
         """The engine's configuration."""
@@ -135,15 +151,43 @@ class _Compressed(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._take_step()
+        return loss
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _take_step(self) -> None:
         self._check()
         with torch.no_grad():
             self._flat.take_params()
             grads = self._flat.take_grads(self._scale())
             rates = [float(group["lr"]) for group in self.param_groups]
             own = None if all(rate == rates[0] for rate in rates) else rates
+            self._compare_with_schedule(rates[0])
             self._worker._step_in_pieces(self._flat.vector, self._flat.lengths, grads.addresses, rates[0], own, grads.finite)
             self._flat.give_params()
-        return loss
+
+    def _compare_with_schedule(self, lr: float) -> None:
+        """0/1 Adam skips rounds by the rate it is given; `learning_rate` is what it was told to expect."""
+        expected = None if self._off_schedule else self._worker._expected_rates
+        if expected is None:
+            return
+        # Whether a schedule begins one step earlier or later is a matter of taste.
+        around, room = sorted(expected), OFF_SCHEDULE * self._peak
+        if not around[0] - room <= lr <= around[-1] + room:
+            self._off_schedule = True
+            log.warning(
+                "step %d: lr is %g, and learning_rate says %g; rounds go by lr, so plan() will not be what is sent. "
+                "Set lr by a scheduler of the same shape",
+                self._worker.steps,
+                lr,
+                expected[1],
+            )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in ``torch.optim.Optimizer``."""
+        super().zero_grad(set_to_none)
+        if self._built:
+            self._wrappers.forget()
 
     def _scale(self) -> float:
         """What GradScaler has multiplied the loss by, if it has not taken it out again."""
@@ -289,11 +333,21 @@ def _fixed(group: dict[str, Any]) -> dict[str, Any]:
     return {"betas": tuple(group["betas"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
 
 
-def _connect(process_group: Any, deadline: float) -> Any:
-    """The wire to the other ranks; None for one worker alone."""
+def _in_a_crowd() -> bool:
+    """Whether there are other processes, in this group or beside it."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _connect(process_group: Any, deadline: float, problem: str | None = None) -> Any:
+    """The wire to the other ranks; None for one worker alone. They are told of a `problem` that keeps this rank from taking part."""
     if not (dist.is_available() and dist.is_initialized()):
         if process_group is not None:
             raise ValueError("process_group: torch.distributed is not initialised")
+        if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise RuntimeError(
+                f"this is one of {os.environ['WORLD_SIZE']} processes, by the environment (torchrun), and would train alone: "
+                "call torch.distributed.init_process_group() before the optimizer is built"
+            )
         return None
     if dist.get_rank(process_group) < 0:
         raise ValueError("process_group: this process is not in it")
@@ -303,7 +357,17 @@ def _connect(process_group: Any, deadline: float) -> Any:
         raise RuntimeError("this PyTorch has no gloo backend, over which the optimizer's messages go")
     from ._wire import Wire
 
-    return Wire(process_group, deadline)
+    return Wire(process_group, deadline, problem)
+
+
+def _tell_others(process_group: Any, error: Exception) -> None:
+    """They would wait for this rank until the deadline."""
+    try:
+        wire = _connect(process_group, TELLING, f"{type(error).__name__}: {error}")
+        if wire is not None:
+            wire.close()
+    except Exception:  # this rank's own error is the one to see
+        log.debug("the other ranks could not be told", exc_info=True)
 
 
 _ARGUMENTS = """

@@ -392,7 +392,8 @@ impl Worker {
             return Err(Error::Stopped);
         }
         work(self).inspect_err(|error| {
-            self.stopped = true;
+            // Found before anything moved: who is alone may go on with a better gradient.
+            self.stopped = !(matches!(error, Error::NotFinite { .. }) && self.exchange.is_alone());
             match error {
                 // The others learn it from the transport.
                 Error::Gone { .. } | Error::Timeout { .. } => {}

@@ -87,7 +87,10 @@ fn under_error_all_stop_and_name_the_worker_and_the_step() {
             let errors = failing(workers, |group| {
                 let mut replica = Replica::new(&config, LEN, group)?;
                 let ended = train_past(&mut replica, &[rank], step, bad);
-                assert!(matches!(replica.step(), Err(Error::Stopped)), "{context}");
+                match workers {
+                    1 => assert!(replica.step().is_ok(), "{context}: nothing has moved, and nobody waits"),
+                    _ => assert!(matches!(replica.step(), Err(Error::Stopped)), "{context}"),
+                }
                 ended
             });
             for (me, error) in errors.iter().enumerate() {

@@ -32,7 +32,7 @@ pub const DEADLINE: Duration = Duration::from_millis(250);
 
 /// Of the loss at the start: how much higher a run with faults may end. Efficient-Adam's updates are owed whole, and it makes up
 /// for what it missed; 1-bit Adam and 0/1 Adam drop the gradients of exact rounds, and what they owe disturbs their momentum. How often
-/// a worker is left out is the machine's affair: 31 to 57 times in seven runs of 0/1 Adam, which then ended 0.03 to 0.14 higher.
+/// a worker is left out is the machine's affair: 31 to 57 times in six runs of 0/1 Adam, which then ended 0.03 to 0.14 higher.
 pub const MARGIN: [f64; 2] = [0.02, 0.2];
 
 /// A number below `below`, the same whenever asked.

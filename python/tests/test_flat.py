@@ -206,6 +206,32 @@ def test_a_minus_that_is_still_to_be_done():
     assert abs(ends[0] - ends[1]) < 1e-6
 
 
+class HalfSquare(torch.autograd.Function):
+    """Its backward gives the parameter itself."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return (x * x).sum() / 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.x
+
+
+def test_backward_may_give_the_parameter_itself():
+    ends = []
+    for own in (True, False):
+        param = nn.Parameter(torch.linspace(-1, 1, 100))
+        optimizer = thinwire.AdamW([param], lr=1e-2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (HalfSquare.apply(param) if own else (param * param).sum() / 2).backward()
+            optimizer.step()
+        ends.append(param.detach().clone())
+    assert torch.equal(*ends)
+
+
 class Nothing(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ._hooks import leave_with
+
 log = logging.getLogger("thinwire")
 
 ADVICE = (
@@ -55,7 +57,7 @@ class Wrappers:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watches: list[_Watch] = []
         self._hooks: list[Any] = []
-        weakref.finalize(self, _remove, self._hooks)
+        leave_with(self, self._hooks)
         # Asks the types alone: strange objects do strange things when asked.
         there = [found for found in gc.get_objects() if issubclass(type(found), DistributedDataParallel)]
         for wrapper in there:
@@ -86,8 +88,3 @@ class Wrappers:
         """The gradients are gone."""
         for watch in self._watches:
             watch.averaged = False
-
-
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()

@@ -10,16 +10,18 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ._hooks import leave_with
 from ._mirror import Mirror, cut, dense
 from ._thinwire import Vector, _all_finite
 
 HUGE = 2 << 20  # bytes of a huge page
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 class Gradients(NamedTuple):
     """Where the gradient of each parameter lies."""
@@ -67,7 +69,7 @@ class Flat:
             for index, param in enumerate(self.params)
             if self._copies[index] is None and param.is_leaf
         ]
-        weakref.finalize(self, _remove, hooks)
+        leave_with(self, hooks)
 
     def _locate(self) -> None:
         self._start = self.values.data_ptr()
@@ -115,14 +117,28 @@ class Flat:
             return (copy if scale == 1.0 else copy.div_(scale)), copy.data_ptr()
         grad = param.grad
         assert grad is not None
-        address = _address(grad)
-        if address == 0 or address in self._memory or scale != 1.0:  # in our memory it is the parameter itself, say of half a square
+        address = self._address(grad)
+        if address == 0 or scale != 1.0:
             grad = torch.empty(param.shape, dtype=torch.float32).copy_(dense(grad))
             grad = grad if scale == 1.0 else grad.div_(scale)
             address = grad.data_ptr()
         if grad.numel() != param.numel():
             raise RuntimeError(f"a gradient of {grad.numel()} values for a parameter of {param.numel()}")
         return grad, address
+
+    def _address(self, grad: Tensor) -> int:
+        """Where a gradient lies that the engine can read as it is, while it writes the parameters; else 0."""
+        plain = (
+            type(grad) is Tensor
+            and grad.layout is torch.strided
+            and grad.dtype is torch.float32
+            and grad.is_cpu
+            and grad.is_contiguous()
+            and not grad.is_neg()  # PyTorch may leave a minus for later
+        )
+        address: int = grad.data_ptr() if plain else 0
+        # A gradient may be the parameter itself, say of half its square.
+        return 0 if address % 4 or address in self._memory else address
 
     def give_params(self) -> None:
         """Hands the vector's values to the parameters that have memory of their own."""
@@ -142,28 +158,9 @@ class _Look:
         flat, grad = self._flat(), param.grad
         if flat is None or grad is None:
             return
-        address = _address(grad)
+        address = flat._address(grad)
         seen = (weakref.ref(grad), address, grad._version) if address else None  # the version of before the look
         flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
-
-
-def _address(grad: Tensor) -> int:
-    """Where a gradient lies that the engine can read as it is; else 0."""
-    plain = (
-        type(grad) is Tensor
-        and grad.layout is torch.strided
-        and grad.dtype is torch.float32
-        and grad.is_cpu
-        and grad.is_contiguous()
-        and not grad.is_neg()  # PyTorch may leave a minus for later
-    )
-    address: int = grad.data_ptr() if plain else 0
-    return 0 if address % 4 else address
-
-
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
 
 
 def _check(params: Sequence[Tensor]) -> None:

@@ -211,12 +211,12 @@ class HalfSquare(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        ctx.x = x.detach()
+        ctx.save_for_backward(x)
         return (x * x).sum() / 2
 
     @staticmethod
     def backward(ctx, grad):
-        return ctx.x
+        return ctx.saved_tensors[0].detach()  # nobody else holds it: PyTorch makes it the gradient
 
 
 def test_backward_may_give_the_parameter_itself():

@@ -10,6 +10,8 @@ mod config;
 mod error;
 mod group;
 mod mean;
+mod plan;
+mod state;
 mod wire;
 mod worker;
 
@@ -24,7 +26,9 @@ mod _thinwire {
     #[pymodule_export]
     use crate::mean::Mean;
     #[pymodule_export]
-    use crate::worker::{Worker, plan};
+    use crate::plan::plan;
+    #[pymodule_export]
+    use crate::worker::Worker;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

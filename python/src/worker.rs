@@ -4,16 +4,17 @@ use crate::bridge::{Borrowed, pieces, readable, writeable};
 use crate::config::{from_python, to_python};
 use crate::error;
 use crate::group::{Group, solo};
+use crate::plan::plan;
+use crate::state::{Value, fill};
 use crate::wire::Failure;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::groups::Groups;
 use thinwire::optimizer::{Entry, Slot};
-use thinwire::{Collective, Config, Error, Gradient, LearningRate, Plan};
+use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
@@ -405,82 +406,4 @@ fn met(stage: &mut Stage) -> PyResult<&mut thinwire::Worker> {
         Stage::Waiting(_) => Err(PyRuntimeError::new_err("this worker has no state before its first step")),
         Stage::Failed => Err(PyRuntimeError::new_err("this worker did not get to meet the others; make a new one")),
     }
-}
-
-/// Copies `values` to the array `name` of `into`.
-fn fill<T: crate::bridge::Element>(into: &Bound<'_, PyDict>, name: &str, values: &[T]) -> PyResult<()> {
-    let missing = || PyValueError::new_err(format!("no room for {name}"));
-    let mut array = writeable::<T>(&into.get_item(name)?.ok_or_else(missing)?, name)?;
-    if array.slice::<T>().len() != values.len() {
-        return Err(missing());
-    }
-    array.slice_mut().copy_from_slice(values);
-    Ok(())
-}
-
-/// An entry of a state that came from Python, checked.
-enum Value {
-    Floats(Borrowed),
-    Doubles(Borrowed),
-    Word(u64),
-}
-
-impl Value {
-    fn of(value: &Bound<'_, PyAny>, kind: &str, name: &str) -> PyResult<Value> {
-        let name = format!("the state's {name}");
-        Ok(match kind {
-            "f4" => Value::Floats(readable::<f32>(value, &name)?),
-            "f8" => Value::Doubles(readable::<f64>(value, &name)?),
-            _ => Value::Word(value.extract()?),
-        })
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Value::Floats(values) => values.slice::<f32>().len(),
-            Value::Doubles(values) => values.slice::<f64>().len(),
-            Value::Word(_) => 1,
-        }
-    }
-
-    fn pour(&self, slot: &mut Slot<'_>) {
-        match (self, slot) {
-            (Value::Floats(from), Slot::Floats(to)) => to.copy_from_slice(from.slice()),
-            (Value::Doubles(from), Slot::Doubles(to)) => to.copy_from_slice(from.slice()),
-            (Value::Word(from), Slot::Word(to)) => **to = *from,
-            _ => unreachable!("checked against the layout"),
-        }
-    }
-}
-
-/// What worker `rank` of those on `hosts` will send and hold in `steps` steps.
-#[pyfunction]
-pub fn plan<'py>(
-    words: &Bound<'py, PyDict>,
-    parameters: usize,
-    hosts: Vec<usize>,
-    rank: usize,
-    steps: u64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let config = from_python(words)?;
-    let plan = words.py().detach(|| Plan::on_hosts(&config, parameters, &hosts, steps)).map_err(error::to_python)?;
-    if rank >= hosts.len() {
-        return Err(PyValueError::new_err(format!("rank = {rank}: there are {} workers", hosts.len())));
-    }
-    let memory = plan.memory(rank);
-    let data = json!({
-        "steps": plan.steps,
-        "rounds": plan.rounds,
-        "bytes_sent": plan.bytes_sent(rank),
-        "bytes_between_hosts": plan.bytes_between_hosts(rank),
-        "bits_per_param_per_step": plan.bits_per_param_per_step(),
-        "memory": {
-            "model": memory.model,
-            "moments": memory.moments,
-            "beyond_adam": memory.beyond_adam,
-            "messages": memory.messages,
-            "total": memory.total(),
-        },
-    });
-    to_python(words.py(), &data)
 }

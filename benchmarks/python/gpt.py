@@ -51,7 +51,7 @@ def build(method: str, model: nn.Module, lr: float, warmup: int, steps: int) -> 
         return model, thinwire.ZeroOneAdam(groups, lr=lr, betas=betas, learning_rate=schedule)
     if method == "OneBitAdam":
         return model, thinwire.OneBitAdam(groups, lr=lr, betas=betas, warmup=steps // 5)
-    # PowerSGD's callbacks start collectives of their own; over gloo, ranks start those of several buckets in different orders, and abort.
+    # PowerSGD's callbacks start collectives of their own. With several buckets it aborts over gloo: a mismatch, most likely of their order.
     one_bucket = {"bucket_cap_mb": 100} if method == "DDP+AdamW, PowerSGD" else {}
     wrapped = nn.parallel.DistributedDataParallel(model, **one_bucket)
     if method == "DDP+AdamW, fp16 hook":

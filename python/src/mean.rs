@@ -10,11 +10,10 @@ use pyo3::prelude::*;
 use std::sync::Mutex;
 use thinwire::codec::{CodecName, MAX_BLOCK};
 use thinwire::exchange::{Coding, Codings, Exchange};
-use thinwire::kernel::update;
 use thinwire::layout::{Shape, Topology};
 use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
-use thinwire::tiles::{Threads, Vectors};
+use thinwire::tiles::Threads;
 use thinwire::{Config, Error, Name};
 
 /// Coarse means of one vector over the workers of a group, one after the other, residues and all.
@@ -73,9 +72,7 @@ impl Mean {
             return Err(error::to_python(Error::Length { what: "the vector", expected, got: x.len() }));
         }
         let now = Now { step: *step, lr: 0.0, rates: &[], contributes: true, norm: None };
-        let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);
-        let apply = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, mean: &[f32]| update::copy(mean, x);
-        let taken = py.detach(|| exchange.mean(Round::Coarse, &now, Vectors { read: [], write: [x] }, fill, apply));
+        let taken = py.detach(|| exchange.mean_in_place(Round::Coarse, &now, x));
         taken.map_err(|error| self.failure.take().unwrap_or_else(|| error::to_python(error)))?;
         *step += 1;
         Ok(())

@@ -16,12 +16,11 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use thinwire::codec::CodecName;
 use thinwire::exchange::{Coding, Codings, Exchange};
-use thinwire::kernel::update;
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::Operation;
 use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
-use thinwire::tiles::{Threads, Vectors};
+use thinwire::tiles::Threads;
 use thinwire::{Collective, Config, Floats, Name};
 
 /// What all errors of the transport say was going on.
@@ -287,10 +286,7 @@ fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Resu
     for step in 0..=u64::from(arguments.repeats) {
         exchange.gather(Operation::Note, step, &[])?;
         let (began, now) = (Instant::now(), Now { step, lr: 0.0, rates: &[], contributes: true, norm: None });
-        let vectors = Vectors { read: [], write: [&mut *x] };
-        let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);
-        let apply = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, mean: &[f32]| update::copy(mean, x);
-        exchange.mean(round, &now, vectors, fill, apply)?;
+        exchange.mean_in_place(round, &now, &mut x)?;
         let took = began.elapsed().as_secs_f64().to_le_bytes();
         runs.push(slowest(&exchange.gather(Operation::Note, step, &took)?)?);
     }

@@ -9,7 +9,7 @@ use std::ops::DerefMut;
 use std::time::Instant;
 use thinwire::Floats;
 use thinwire::codec::{Codec, Fault, Sign};
-use thinwire::kernel::{self, Level, update};
+use thinwire::kernel::{self, Level, Stream, update};
 use thinwire::tiles::{Cut, Span, Threads, Vectors};
 
 const ROUNDS: usize = 9;
@@ -54,7 +54,7 @@ const K: update::Scalars = update::Scalars {
     floor: 0.0,
 };
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     Case {
         name: "triad",
         bytes: 12.0,
@@ -68,6 +68,7 @@ const CASES: [Case; 9] = [
     Case { name: "sign encode with feedback", bytes: 12.0 + SIGN_BYTES, run: encode },
     Case { name: "sign decode and accumulate", bytes: 8.0 + SIGN_BYTES, run: decode_add },
     Case { name: "sign decode", bytes: 4.0 + SIGN_BYTES, run: decode },
+    Case { name: "sign decode past the caches", bytes: 4.0 + SIGN_BYTES, run: decode_streaming },
     Case {
         name: "adam step",
         bytes: 28.0,
@@ -129,28 +130,33 @@ fn cut() -> Cut {
 fn encode(data: &mut Data, threads: &Threads) {
     let vectors = Vectors { read: [&data.a], write: [] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut data.e, bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk(span, |mut tile: Span<'_, 1, 0>, _| {
-        let x = tile.vectors.read[0];
-        tile.blocks().try_for_each(|(block, residue, bytes)| Sign.encode_with(&x[block], residue, bytes))
+    let done = threads.walk(span, |tile: Span<'_, 1, 0>, _| {
+        let (Vectors { read: [x], .. }, mut blocks) = tile.into_blocks();
+        blocks.try_for_each(|(block, residue, bytes)| Sign.encode_with(&x[block], residue, bytes))
     });
     done.expect("finite values");
 }
 
 fn decode_add(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, sum| Sign.decode_add(bytes, sum));
+    unpack(data, threads, |bytes, sum, _| Sign.decode_add(bytes, sum));
 }
 
 fn decode(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, out| Sign.decode(bytes, out));
+    unpack(data, threads, |bytes, out, _| Sign.decode(bytes, out));
 }
 
-fn unpack(data: &mut Data, threads: &Threads, decode: fn(&[u8], &mut [f32]) -> Result<(), Fault>) {
+fn decode_streaming(data: &mut Data, threads: &Threads) {
+    unpack(data, threads, |bytes, out, stream| Sign.decode_streaming(bytes, out, stream));
+}
+
+type Decode = fn(&[u8], &mut [f32], &Stream) -> Result<(), Fault>;
+
+fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
     let vectors = Vectors { read: [], write: [&mut data.d] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk(span, |tile: Span<'_, 0, 1>, _| {
-        let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
-        let mut blocks = out.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded));
-        blocks.try_for_each(|(out, bytes)| decode(bytes, out))
+    let done = threads.walk_streaming(span, |tile: Span<'_, 0, 1>, _, stream| {
+        let (Vectors { write: [out], .. }, mut blocks) = tile.into_blocks();
+        blocks.try_for_each(|(block, _, bytes)| decode(bytes, &mut out[block], stream))
     });
     done.expect("what was encoded");
 }

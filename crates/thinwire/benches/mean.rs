@@ -6,11 +6,10 @@
 use std::time::Instant;
 use thinwire::codec::CodecName;
 use thinwire::exchange::{Coding, Codings, Exchange};
-use thinwire::kernel::update;
 use thinwire::layout::{Shape, Topology};
 use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
-use thinwire::tiles::{Threads, Vectors};
+use thinwire::tiles::Threads;
 use thinwire::{Floats, threads};
 
 const ROUNDS: usize = 15;
@@ -47,10 +46,7 @@ fn measure(group: threads::Thread, len: usize) -> (Vec<f64>, Vec<f64>) {
         let round = if step % 2 == 0 { Round::Exact } else { Round::Coarse };
         let now = Now { step, lr: 0.0, rates: &[], contributes: true, norm: None };
         let start = Instant::now();
-        let vectors = Vectors { read: [], write: [&mut *x] };
-        let fill = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, z: &mut [f32]| update::copy(x, z);
-        let apply = |_, Vectors { write: [x], .. }: Vectors<'_, 0, 1>, mean: &[f32]| update::copy(mean, x);
-        exchange.mean(round, &now, vectors, fill, apply).expect("a mean");
+        exchange.mean_in_place(round, &now, &mut x).expect("a mean");
         let times = if round == Round::Exact { &mut exact } else { &mut coarse };
         times.push(start.elapsed().as_secs_f64());
     }

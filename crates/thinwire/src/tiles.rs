@@ -5,6 +5,7 @@
 
 use crate::codec::MAX_BLOCK;
 use crate::error::{Error, Result};
+use crate::kernel::{Stream, streaming};
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -53,6 +54,9 @@ pub struct Span<'a, const R: usize, const W: usize> {
     pub cut: Cut,
 }
 
+/// Where a block lies in its span, its residue, and its bytes; these two may be empty.
+pub type Block<'a> = (Range<usize>, &'a mut [f32], &'a mut [u8]);
+
 /// How a span's blocks are cut: values in a block, bytes of a block.
 #[derive(Clone, Copy)]
 pub struct Cut {
@@ -100,25 +104,24 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
         )
     }
 
-    /// The blocks of this span: where each lies in it, its residue, and its bytes.
-    pub fn blocks(&mut self) -> impl Iterator<Item = (Range<usize>, &mut [f32], &mut [u8])> {
-        let (len, block) = (self.range.len(), self.cut.block);
+    /// The vectors of this span, and its blocks.
+    pub fn into_blocks(self) -> (Vectors<'a, R, W>, impl Iterator<Item = Block<'a>>) {
+        let Span { range, vectors, mut residue, mut bytes, cut: Cut { block, encoded } } = self;
+        let len = range.len();
         let ranges = (0..len).step_by(block).map(move |from| from..(from + block).min(len));
-        let mut residue = std::mem::take(&mut self.residue);
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let encoded = self.cut.encoded;
-        ranges.map(move |range| {
+        let blocks = ranges.map(move |range| {
             let own = residue.split_off_mut(..range.len().min(residue.len())).expect("the residue of the range");
             let coded = bytes.split_off_mut(..encoded.min(bytes.len())).expect("the bytes of the range");
             (range, own, coded)
-        })
+        });
+        (vectors, blocks)
     }
 
-    /// Calls `work` on every tile, with room for as many values; forks while there are more than `grain`.
+    /// Calls `work` on every tile; forks while there are more values than `grain`.
     fn walk<E: Send>(
         mut self,
         grain: usize,
-        work: &(impl Fn(Span<'_, R, W>, &mut [f32]) -> Result<(), E> + Sync),
+        work: &(impl Fn(Span<'_, R, W>, &mut [f32], &Stream) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let tile = self.cut.tile();
         let middle = (self.range.len() / 2).next_multiple_of(tile);
@@ -127,14 +130,16 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
             let (left, right) = rayon::join(|| left.walk(grain, work), || right.walk(grain, work));
             return left.and(right);
         }
-        let mut room = [0.0; TILE];
-        while self.range.len() > tile {
-            let (first, rest) = self.split_at(tile);
-            work(first, &mut room[..tile])?;
-            self = rest;
-        }
-        let last = self.range.len();
-        work(self, &mut room[..last])
+        streaming(|stream| {
+            let mut room = [0.0; TILE];
+            while self.range.len() > tile {
+                let (first, rest) = self.split_at(tile);
+                work(first, &mut room[..tile], stream)?;
+                self = rest;
+            }
+            let last = self.range.len();
+            work(self, &mut room[..last], stream)
+        })
     }
 }
 
@@ -153,6 +158,15 @@ impl Threads {
         &self,
         span: Span<'_, R, W>,
         work: impl Fn(Span<'_, R, W>, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        self.walk_streaming(span, |tile, room, _| work(tile, room))
+    }
+
+    /// The same for work that may write past the caches.
+    pub fn walk_streaming<const R: usize, const W: usize, E: Send>(
+        &self,
+        span: Span<'_, R, W>,
+        work: impl Fn(Span<'_, R, W>, &mut [f32], &Stream) -> Result<(), E> + Sync,
     ) -> Result<(), E> {
         let len = span.range.len();
         match &self.0 {

@@ -20,7 +20,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
 use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK};
-use thinwire::layout;
+use thinwire::kernel::streaming;
+use thinwire::{Floats, layout};
 
 /// Every codec, and the slow quantizer it must equal.
 fn table() -> Vec<(CodecName, Quantizer)> {
@@ -242,6 +243,30 @@ fn decode_add_adds_what_decode_gives() {
         let mut sum = before.clone();
         codec.decode_add(&encoded(codec, z), &mut sum).expect("what the codec wrote");
         prop_assert_eq!(sum, zip(&before, &coded(codec, z), |s, q| s + q), "{}", name);
+        Ok(())
+    });
+}
+
+#[test]
+fn four_are_added_one_after_the_other() {
+    for_blocks(|name, codec, z| {
+        let four = [0, 1, 2, 3].map(|by| encoded(codec, &z.iter().map(|z| z / (1 << by) as f32).collect::<Vec<_>>()));
+        let before = (0..z.len()).map(|k| (k as f32).sin()).collect::<Vec<_>>();
+        let (mut sum, mut want) = (before.clone(), before);
+        codec.decode_add_four(four.each_ref().map(|bytes| &bytes[..]), &mut sum).expect("what the codec wrote");
+        four.iter().for_each(|bytes| codec.decode_add(bytes, &mut want).expect("what the codec wrote"));
+        prop_assert_eq!(sum, want, "{}", name);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_goes_past_the_caches_is_the_same() {
+    for_blocks(|name, codec, z| {
+        let mut out = Floats::copied(&vec![7.0; z.len()]);
+        streaming(|stream| codec.decode_streaming(&encoded(codec, z), &mut out, stream)).expect("what the codec wrote");
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        prop_assert_eq!(bits(&out), bits(&coded(codec, z)), "{}", name);
         Ok(())
     });
 }

@@ -22,9 +22,10 @@ use thinwire::collective::threads;
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::{HEADER_LEN, Operation};
+use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
-use thinwire::{Collective, Error, Result};
+use thinwire::{Collective, Error, Floats, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -235,6 +236,54 @@ fn threads_change_no_bit() {
     }
 }
 
+// A vector that becomes its mean.
+
+/// Rounds of a vector in place, so many values after a line of the cache begins: what each worker has after each, and still owes.
+fn in_place(setting: Setting, offset: usize) -> Vec<Vec<[Vec<u32>; 2]>> {
+    let values = setting.shape.values;
+    threads::run_within(setting.shape.workers, PATIENCE, |end| {
+        let (worker, mut exchange, mut room) = (end.rank(), setting.exchange(end), Floats::zeroed(values + offset));
+        let round = |(t, round): (usize, &Round)| {
+            let now = Now { step: t as u64, lr: 0.0, rates: &[], contributes: true, norm: None };
+            let x = &mut room[offset..];
+            x.copy_from_slice(&input(values, worker, t));
+            exchange.mean_in_place(*round, &now, x).expect("a mean");
+            [bits(x), bits(&After::of(&mut exchange).e)]
+        };
+        EXACT_THEN_COARSE.iter().enumerate().map(round).collect()
+    })
+}
+
+fn check_in_place(setting: Setting, offset: usize) {
+    let after = |after: Vec<After>| after.iter().map(|after| [bits(&after.out), bits(&after.e)]).collect::<Vec<_>>();
+    let want = setting.run(&EXACT_THEN_COARSE).into_iter().map(after).collect::<Vec<_>>();
+    assert!(in_place(setting, offset) == want, "{setting:?}, {offset} values from a line");
+}
+
+#[test]
+fn in_place_is_no_other_mean() {
+    for setting in fewer_settings() {
+        for codec in [CodecName::Sign, CodecName::Uniform(3), CodecName::F32] {
+            check_in_place(Setting { up: codec, down: codec, ..setting }, 0);
+        }
+    }
+    // So long that it goes past the caches, and no whole number of blocks.
+    let long = Setting::new(2, (1 << 20) + 777, 512);
+    check_in_place(long, 0);
+    check_in_place(long, 1);
+    check_in_place(Setting { threads: 2, ..long }, 0);
+}
+
+#[test]
+fn a_mean_of_nobody_leaves_a_vector_as_it_is() {
+    let got = threads::run_within(3, PATIENCE, |end| {
+        let (mut exchange, mut x) = (Setting::new(3, 10, 4).exchange(end), vec![7.0; 10]);
+        let now = Now { step: 0, lr: 0.0, rates: &[], contributes: false, norm: None };
+        (exchange.mean_in_place(Round::Coarse, &now, &mut x).expect("a mean"), x)
+    });
+    assert_eq!(got, vec![(0, vec![7.0; 10]); 3]);
+}
+
 // Workers that are left out.
 
 /// A round of three workers in which only some take part: how many each counts, and what it has.
@@ -434,6 +483,22 @@ fn a_header_with_any_bit_flipped_is_refused() {
 fn a_payload_that_cannot_be_is_refused() {
     for (belief, part) in parts() {
         refused(belief, part, "no number", |message| message[HEADER_LEN..HEADER_LEN + 4].fill(0xff));
+    }
+}
+
+/// The owner adds up four at a time, and then names one.
+#[test]
+fn one_of_many_payloads_is_named() {
+    let setting = Setting::new(9, 100, 4);
+    for culprit in [1, 3, 4, 7, 8] {
+        let got = threads::run_within(9, PATIENCE, |end| {
+            let (worker, place) = (end.rank(), (culprit, 0, Operation::CoarseUp));
+            let change = |message: &mut Vec<u8>| message[HEADER_LEN..HEADER_LEN + 4].fill(0xff);
+            let mut exchange = setting.exchange(Tampered { end, place, change });
+            mean(&mut exchange, Round::Coarse, 0, &input(100, worker, 0))
+        });
+        let named = matches!(&got[0], Err(Error::Payload { worker, .. }) if *worker == culprit);
+        assert!(named, "{culprit}: {:?}", got[0]);
     }
 }
 

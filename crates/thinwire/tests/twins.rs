@@ -1,7 +1,7 @@
 //! Every kernel gives the same bits at every instruction set: AVX2 and AVX-512 against the portable twin.
 //!
 //! A kernel is a function of a [`Case`] that returns all it wrote, as bits; NaN is one value here, for which NaN an
-//! operation returns is left open. The level is one switch for the whole process, hence a single test. The kernels
+//! operation returns is left open. The level is one switch for the whole process, hence a single test of it. The kernels
 //! inside the codecs are compared through them, found by their numbers: a new codec joins by itself, a new kernel by
 //! one line in [`KERNELS`].
 
@@ -10,9 +10,10 @@ use proptest::num::f32::{ANY, NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use thinwire::CodecName;
+use thinwire::Floats;
 use thinwire::codec::MAX_BLOCK;
 use thinwire::kernel::update::{Scalars, Since};
-use thinwire::kernel::{Level, bits, reduce, sign, update, use_level};
+use thinwire::kernel::{Level, bits, reduce, sign, streaming, update, use_level};
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
 
@@ -58,8 +59,35 @@ const KERNELS: &[(&str, Kernel)] = &[
         sign::unpack_add(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
         words([c.x])
     }),
+    ("sign::unpack_streaming", |c| {
+        let mut out = Floats::zeroed(c.x.len() + 1);
+        let unpack = |out: &mut [f32]| {
+            streaming(|stream| {
+                sign::unpack_streaming(c.k.rate, &c.bytes[..sign::packed_len(out.len())], out, stream);
+            });
+            out.to_vec()
+        };
+        // Where a line begins, and where none does.
+        words([unpack(&mut out[..c.x.len()]), unpack(&mut out[1..])])
+    }),
+    ("sign::unpack_add_four", |mut c| {
+        let packed = sign::packed_len(c.x.len());
+        let signs =
+            [0, 1, 2, 3].map(|i| c.bytes.iter().map(|byte| byte.rotate_left(i)).take(packed).collect::<Vec<_>>());
+        let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
+        sign::unpack_add_four(scales, signs.each_ref().map(|signs| &signs[..]), &mut c.x);
+        words([c.x])
+    }),
     ("bits::pack", |c| WIDTHS.flat_map(|width| packed(width, &c)).collect()),
     ("bits::unpack", |c| WIDTHS.flat_map(|width| unpacked(width, &c)).collect()),
+    ("update::divide", |c| {
+        let by = |divisor: f32| {
+            let mut x = c.x.clone();
+            update::divide(divisor, &mut x);
+            words([x])
+        };
+        [1.0, 2.0, 3.0, 1024.0, 2f32.powi(127)].into_iter().flat_map(by).collect()
+    }),
     ("update::adam", |mut c| {
         update::adam(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
         words([c.m, c.v, c.x])
@@ -201,5 +229,17 @@ fn all_levels_give_the_same_bits() {
             let differs = || got.iter().zip(&portable[i]).position(|(got, want)| got != want);
             assert!(got == portable[i], "{name} at {level:?} differs at {:?} of {}", differs(), case.g.len());
         }
+    }
+}
+
+/// A power of two is multiplied with its inverse.
+#[test]
+fn dividing_is_dividing() {
+    let x = cases().into_iter().flat_map(|case| case.x).collect::<Vec<_>>();
+    for divisor in [1.0, 2.0, 3.0, 4.0, 5.0, 64.0, 1000.0, 2f32.powi(126), 2f32.powi(127)] {
+        let mut got = x.clone();
+        update::divide(divisor, &mut got);
+        let want = x.iter().map(|x| x / divisor).collect();
+        assert!(words([got]) == words([want]), "by {divisor}");
     }
 }

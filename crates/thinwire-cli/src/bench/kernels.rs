@@ -111,9 +111,9 @@ fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
     let vectors = Vectors { read: [&data.x], write: [] };
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
     let span = Span { range: 0..data.x.len(), vectors, residue: &mut data.residue, bytes: &mut data.bytes, cut };
-    threads.walk(span, |mut tile: Span<'_, 1, 0>, _| {
-        let x = tile.vectors.read[0];
-        tile.blocks().try_for_each(|(block, residue, bytes)| codec.encode_with(&x[block], residue, bytes))
+    threads.walk(span, |tile: Span<'_, 1, 0>, _| {
+        let (Vectors { read: [x], .. }, mut blocks) = tile.into_blocks();
+        blocks.try_for_each(|(block, residue, bytes)| codec.encode_with(&x[block], residue, bytes))
     })
 }
 
@@ -130,8 +130,8 @@ fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode)
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
     let span = Span { range: 0..data.x.len(), vectors, residue: &mut [], bytes: &mut data.bytes, cut };
     threads.walk(span, |tile: Span<'_, 0, 1>, _| {
-        let Span { vectors: Vectors { write: [out], .. }, bytes, cut, .. } = tile;
-        out.chunks_mut(BLOCK).zip(bytes.chunks(cut.encoded)).try_for_each(|(out, bytes)| decode(codec, bytes, out))
+        let (Vectors { write: [out], .. }, mut blocks) = tile.into_blocks();
+        blocks.try_for_each(|(block, _, bytes)| decode(codec, bytes, &mut out[block]))
     })
 }
 

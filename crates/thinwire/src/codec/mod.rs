@@ -26,6 +26,7 @@ pub use sign::Sign;
 pub use topk::TopK;
 pub use uniform::Uniform;
 
+use crate::kernel::Stream;
 use std::fmt::Debug;
 
 /// The longest block: with its error and its bytes it stays in the first-level cache between the passes over it.
@@ -62,10 +63,21 @@ pub trait Codec: Debug + Send + Sync {
     /// sum ← sum + the values that `bytes` stand for.
     fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault>;
 
+    /// The same of four, one after the other.
+    fn decode_add_four(&self, bytes: [&[u8]; 4], sum: &mut [f32]) -> Result<(), Fault> {
+        bytes.into_iter().try_for_each(|bytes| self.decode_add(bytes, sum))
+    }
+
     /// out ← the values that `bytes` stand for.
     fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), Fault> {
         out.fill(0.0);
         self.decode_add(bytes, out)
+    }
+
+    /// The same for memory that is not read again soon: past the caches, if the codec can.
+    fn decode_streaming(&self, bytes: &[u8], out: &mut [f32], stream: &Stream) -> Result<(), Fault> {
+        let _ = stream;
+        self.decode(bytes, out)
     }
 }
 

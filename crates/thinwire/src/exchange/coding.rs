@@ -4,6 +4,7 @@ use crate::codec::{Codec, CodecName};
 use crate::hosts::Hosts;
 use crate::layout::{Layout, Shape};
 use crate::message::HEADER_LEN;
+use crate::schedule::Round;
 use std::ops::Range;
 
 /// The ways that a message of a round can go.
@@ -195,6 +196,14 @@ pub struct Codings {
 }
 
 impl Codings {
+    pub(super) fn of(&self, round: Round) -> Option<&Coding> {
+        match round {
+            Round::Exact => self.exact.as_ref(),
+            Round::Coarse => self.coarse.as_ref(),
+            Round::Skipped => None,
+        }
+    }
+
     fn each(&self) -> impl Iterator<Item = &Coding> {
         [&self.exact, &self.coarse].into_iter().flatten()
     }

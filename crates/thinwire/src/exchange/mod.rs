@@ -15,8 +15,10 @@
 //! f32, and everyone decodes the owner's bytes, the owner too: all workers hold the same bits.
 //!
 //! The vector itself need not exist. [`Exchange::mean`] asks for it tile by tile (`fill`), and hands the mean back tile
-//! by tile (`apply`), so that what an optimizer computes before and after is part of the same pass over memory.
+//! by tile (`apply`), so that what an optimizer computes before and after is part of the same pass over memory. One that does
+//! exist is read where it lies, and overwritten with its mean ([`Exchange::mean_in_place`]).
 
+mod averaged;
 mod coding;
 mod owner;
 mod round;
@@ -34,6 +36,7 @@ use crate::message::{Header, Operation};
 use crate::optimizer::{Entry, Now, Share};
 use crate::schedule::Round;
 use crate::tiles::{Span, Threads, Vectors};
+use averaged::{Averaged, InPlace, Made};
 use coding::Way;
 use round::Mail;
 use std::convert::Infallible;
@@ -111,14 +114,37 @@ impl Exchange {
         fill: impl Fn(Range<usize>, Vectors<'_, R, W>, &mut [f32]) + Sync,
         apply: impl Fn(Range<usize>, Vectors<'_, R, W>, &[f32]) + Sync,
     ) -> Result<u32> {
-        let coarse = round == Round::Coarse;
-        let coding = if coarse { &self.codings.coarse } else { &self.codings.exact };
-        let coding = coding.as_ref().expect("a coding for every round the calendar has");
-        if self.is_alone() && coding.loses_nothing() {
+        if self.is_own_mean(round) {
             return Ok(self.mean_of_one(round, now, vectors, fill, apply));
         }
+        self.average(round, now, vectors, Made { fill, apply })
+    }
+
+    /// The same of a vector that is there: `x` becomes its mean over all workers, unless nobody took part.
+    pub fn mean_in_place(&mut self, round: Round, now: &Now<'_>, x: &mut [f32]) -> Result<u32> {
+        if self.is_own_mean(round) {
+            self.group.traffic.rounds.count(round);
+            return Ok(u32::from(now.contributes));
+        }
+        let long = x.len() >= InPlace::LONG;
+        self.average(round, now, Vectors { read: [], write: [x] }, InPlace { long })
+    }
+
+    /// Whether a mean is this worker's own vector, to the bit: there is nobody else, and nothing is lost on the way.
+    fn is_own_mean(&self, round: Round) -> bool {
+        self.is_alone() && self.codings.of(round).is_some_and(Coding::loses_nothing)
+    }
+
+    fn average<const R: usize, const W: usize>(
+        &mut self,
+        round: Round,
+        now: &Now<'_>,
+        vectors: Vectors<'_, R, W>,
+        averaged: impl Averaged<R, W>,
+    ) -> Result<u32> {
+        let coarse = round == Round::Coarse;
         let mut under_way = round::UnderWay {
-            coding,
+            coding: self.codings.of(round).expect("a coding for every round the calendar has"),
             coarse,
             of_state: self.of_state,
             shape: self.shape,
@@ -131,8 +157,7 @@ impl Exchange {
             threads: &self.threads,
             mail: &mut self.mail,
             vectors,
-            fill,
-            apply,
+            averaged,
         };
         let outcome = under_way.run()?;
         self.digest = outcome.digest;
@@ -143,8 +168,7 @@ impl Exchange {
     /// Where an exact mean is this worker's own vector, as it is of one worker: counts the round, and says whether there is one.
     /// Then the vector need not be filled in and handed back tile by tile, which costs a fifth of a step of Adam.
     pub fn own_exact_mean(&mut self, now: &Now<'_>) -> Option<u32> {
-        let coding = self.codings.exact.as_ref()?;
-        if !(self.is_alone() && coding.loses_nothing()) {
+        if !self.is_own_mean(Round::Exact) {
             return None;
         }
         self.group.traffic.rounds.count(Round::Exact);

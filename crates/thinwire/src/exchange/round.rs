@@ -9,6 +9,7 @@
 //! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
 //! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
 
+use super::averaged::Averaged;
 use super::coding::Way;
 use super::sum::{Sum, encode};
 use super::{Coding, opened};
@@ -40,7 +41,7 @@ impl Mail {
     }
 }
 
-pub(super) struct UnderWay<'a, const R: usize, const W: usize, F, A> {
+pub(super) struct UnderWay<'a, const R: usize, const W: usize, T> {
     pub coding: &'a Coding,
     pub coarse: bool,
     pub shape: Shape,
@@ -58,8 +59,7 @@ pub(super) struct UnderWay<'a, const R: usize, const W: usize, F, A> {
     pub threads: &'a Threads,
     pub mail: &'a mut Mail,
     pub vectors: Vectors<'a, R, W>,
-    pub fill: F,
-    pub apply: A,
+    pub averaged: T,
 }
 
 pub(super) struct Outcome {
@@ -73,11 +73,7 @@ fn part(residue: &mut [f32], range: Range<usize>) -> &mut [f32] {
     if residue.is_empty() { residue } else { &mut residue[range] }
 }
 
-impl<const R: usize, const W: usize, F, A> UnderWay<'_, R, W, F, A>
-where
-    F: Fn(Range<usize>, Vectors<'_, R, W>, &mut [f32]) + Sync,
-    A: Fn(Range<usize>, Vectors<'_, R, W>, &[f32]) + Sync,
-{
+impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
     /// While one bucket is on its way up, the one before is averaged and goes down. Messages between two workers keep
     /// their order, so everyone receives in the order everyone sends: up 0, up 1, down 0, up 2, down 1, …, where up is
     /// what goes inside the host, or what comes of it.
@@ -179,12 +175,14 @@ where
             bytes,
             cut: Cut { block: coding.layout.block, encoded: codec.encoded_len(coding.layout.block) },
         };
-        let (threads, fill) = (self.threads, &self.fill);
+        let (threads, averaged) = (self.threads, &self.averaged);
         let (worker, step) = (self.group.rank(), self.step);
         self.group.packing(|| {
-            threads.walk(span, |mut tile, x| {
-                fill(tile.range.clone(), tile.vectors.part(0..x.len()), x);
-                tile.blocks().try_for_each(|(block, residue, bytes)| {
+            threads.walk(span, |tile, room| {
+                let range = tile.range.clone();
+                let (vectors, mut blocks) = tile.into_blocks();
+                let x = averaged.values(range, vectors, room);
+                blocks.try_for_each(|(block, residue, bytes)| {
                     encode(codec, &x[block], residue, bytes).map_err(|_| Error::Overflow {
                         worker,
                         step,
@@ -345,8 +343,8 @@ where
         };
         let threads = self.threads;
         self.group.packing(|| {
-            threads.walk(span, |mut tile, _| {
-                tile.blocks().try_for_each(|(_, residue, bytes)| {
+            threads.walk(span, |tile, _| {
+                tile.into_blocks().1.try_for_each(|(_, residue, bytes)| {
                     codec.decode_add(bytes, residue).map_err(|fault| Error::Payload { worker: me, fault })
                 })
             })
@@ -367,17 +365,23 @@ where
             bytes: &mut self.mail.down[HEADER_LEN..],
             cut: Cut { block, encoded: codec.encoded_len(block) },
         };
-        let (threads, apply) = (self.threads, &self.apply);
+        let (threads, averaged) = (self.threads, &self.averaged);
         self.group.packing(|| {
-            threads.walk(span, |mut tile, mean| {
-                tile.blocks().try_for_each(|(block, residue, bytes)| {
-                    let mean = &mut mean[block];
-                    codec.decode(bytes, mean).map_err(|fault| Error::Payload { worker, fault })?;
-                    residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
-                    Ok(())
-                })?;
-                apply(tile.range.clone(), tile.vectors.part(0..mean.len()), mean);
-                Ok(())
+            threads.walk_streaming(span, |tile, room, stream| {
+                let range = tile.range.clone();
+                let (vectors, mut blocks) = tile.into_blocks();
+                averaged.take(range, vectors, room, stream, |mean, stream| {
+                    blocks.try_for_each(|(block, residue, bytes)| {
+                        let mean = &mut mean[block];
+                        match stream {
+                            Some(stream) => codec.decode_streaming(bytes, mean, stream),
+                            None => codec.decode(bytes, mean),
+                        }
+                        .map_err(|fault| Error::Payload { worker, fault })?;
+                        residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
+                        Ok(())
+                    })
+                })
             })
         })
     }

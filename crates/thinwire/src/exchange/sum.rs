@@ -2,6 +2,7 @@
 
 use crate::codec::{Codec, Fault};
 use crate::error::{Error, Result};
+use crate::kernel::update;
 use crate::message::{HEADER_LEN, Header};
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
@@ -30,20 +31,28 @@ impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
         let (start, encoded) = (range.start, from.encoded_len(block));
         let cut = Cut { block, encoded: to.encoded_len(block) };
         let span = Span { residue, vectors: Vectors { read: [], write: [] }, range, bytes, cut };
-        threads.walk(span, |mut tile, sum| {
+        threads.walk(span, |tile, sum| {
             let first = (tile.range.start - start) / block;
-            tile.blocks().enumerate().try_for_each(|(i, (values, residue, bytes))| {
+            tile.into_blocks().1.enumerate().try_for_each(|(i, (values, residue, bytes))| {
                 let sum = &mut sum[values];
                 sum.fill(0.0);
-                for (place, message) in messages.iter().enumerate() {
-                    if let Some(payload) = contribution(message) {
-                        let rest = &payload[(first + i) * encoded..];
-                        from.decode_add(&rest[..from.encoded_len(sum.len())], sum)
-                            .map_err(|fault| Error::Payload { worker: sender(place), fault })?;
+                let (at, len) = ((first + i) * encoded, from.encoded_len(sum.len()));
+                let coded = |place: usize| contribution(&messages[place], at..at + len);
+                for place in (0..messages.len()).step_by(4) {
+                    let places = place..messages.len().min(place + 4);
+                    if places.len() == 4
+                        && let [Some(a), Some(b), Some(c), Some(d)] = [0, 1, 2, 3].map(|i| coded(place + i))
+                        && from.decode_add_four([a, b, c, d], sum).is_ok()
+                    {
+                        continue;
+                    }
+                    // Fewer than four; or one of them is faulty, and is named here.
+                    for (place, bytes) in places.filter_map(|place| Some((place, coded(place)?))) {
+                        from.decode_add(bytes, sum).map_err(|fault| Error::Payload { worker: sender(place), fault })?;
                     }
                 }
                 if let Some(divisor) = divisor {
-                    sum.iter_mut().for_each(|sum| *sum /= divisor);
+                    update::divide(divisor, sum);
                 }
                 encode(to, sum, residue, bytes).map_err(|_| overflow())
             })
@@ -59,7 +68,7 @@ pub(super) fn encode(codec: &dyn Codec, x: &[f32], residue: &mut [f32], bytes: &
     }
 }
 
-/// The payload of a message, unless nobody is in it.
-fn contribution(message: &[u8]) -> Option<&[u8]> {
-    (Header::contributions_in(message) > 0).then(|| &message[HEADER_LEN..])
+/// A block of a message, unless nobody is in it.
+fn contribution(message: &[u8], block: Range<usize>) -> Option<&[u8]> {
+    (Header::contributions_in(message) > 0).then(|| &message[HEADER_LEN..][block])
 }

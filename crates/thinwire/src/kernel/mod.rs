@@ -17,6 +17,7 @@ pub mod scale;
 pub mod sign;
 pub mod update;
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The instruction sets a kernel is compiled for, from the plainest to the widest.
@@ -88,6 +89,26 @@ fn prefetch(values: &[f32]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;
+}
+
+/// Leave to write past the caches, within [`streaming`]. Whole lines that are not read again soon need not be read first, which
+/// halves the traffic; but such writes keep no order with others.
+#[derive(Debug)]
+pub struct Stream(PhantomData<*const ()>); // of this thread alone
+
+/// Calls `work`, and then waits until all that it wrote past the caches is in memory: who learns that it is done sees it.
+pub fn streaming<T>(work: impl FnOnce(&Stream) -> T) -> T {
+    work(&Stream(PhantomData))
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 has SSE.
+        unsafe {
+            std::arch::x86_64::_mm_sfence();
+        }
+    }
 }
 
 /// Runs a body for every index of some vectors of one length, cache line by cache line, asking ahead for the next ones.

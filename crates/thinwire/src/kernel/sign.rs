@@ -4,7 +4,7 @@
 //! compiler finds no movemask by itself, so these loops are written with intrinsics (`cargo bench` prints the gain).
 //! The last values of a length that is no multiple of eight go through the portable twin.
 
-use super::{Level, level, prefetch};
+use super::{Level, Stream, level, prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -42,6 +42,25 @@ pub fn unpack(s: f32, bits: &[u8], out: &mut [f32]) {
     }
 }
 
+/// out ← ±s, past the caches.
+pub fn unpack_streaming(s: f32, bits: &[u8], out: &mut [f32], _: &Stream) {
+    assert_eq!(bits.len(), packed_len(out.len()));
+    // A store past the caches is of a whole vector, where one of its size may lie.
+    #[cfg(target_arch = "x86_64")]
+    match level() {
+        // SAFETY: as in `pack`, and the alignment was looked at; `Stream` waits for the stores.
+        Level::Avx512 if out.as_ptr().cast::<__m512>().is_aligned() => {
+            return unsafe { unpack_streaming_avx512(s, bits, out) };
+        }
+        // SAFETY: as above.
+        Level::Avx2 if out.as_ptr().cast::<__m256>().is_aligned() => {
+            return unsafe { unpack_streaming_avx2(s, bits, out) };
+        }
+        _ => {}
+    }
+    unpack(s, bits, out);
+}
+
 /// sum ← sum + (±s).
 pub fn unpack_add(s: f32, bits: &[u8], sum: &mut [f32]) {
     assert_eq!(bits.len(), packed_len(sum.len()));
@@ -53,6 +72,20 @@ pub fn unpack_add(s: f32, bits: &[u8], sum: &mut [f32]) {
         // SAFETY: as in `pack`.
         Level::Avx2 => unsafe { unpack_avx2::<true>(s, bits, sum) },
         _ => unpack_portable::<true>(s, bits, sum),
+    }
+}
+
+/// sum ← (((sum ± s₀) ± s₁) ± s₂) ± s₃.
+pub fn unpack_add_four(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
+    bits.iter().for_each(|bits| assert_eq!(bits.len(), packed_len(sum.len())));
+    match level() {
+        // SAFETY: as in `pack`.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { unpack_add_four_avx512(s, bits, sum) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `pack`.
+        Level::Avx2 => unsafe { unpack_add_four_avx2(s, bits, sum) },
+        _ => unpack_add_four_portable(s, bits, sum),
     }
 }
 
@@ -76,6 +109,11 @@ fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
             *out = if ADD { *out + value } else { value };
         }
     }
+}
+
+#[inline(always)]
+fn unpack_add_four_portable(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
+    s.into_iter().zip(bits).for_each(|(s, bits)| unpack_portable::<true>(s, bits, sum));
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -118,18 +156,26 @@ fn pack_avx512(s: f32, e: &mut [f32], bits: &mut [u8]) {
     pack_portable(s, tail, last);
 }
 
+/// Eight times ±s: `minus` is eight times −s.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn signed_avx2(minus: __m256, byte: u8) -> __m256 {
+    // Shifts bit i of the byte to the top of lane i.
+    let to_top = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    let bit = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(byte)), to_top);
+    _mm256_xor_ps(minus, _mm256_castsi256_ps(_mm256_and_si256(bit, _mm256_set1_epi32(i32::MIN))))
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
-    let (minus, sign_bit) = (_mm256_set1_ps(-s), _mm256_set1_epi32(i32::MIN));
-    // Shifts bit i of the byte to the top of lane i.
-    let to_top = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    let minus = _mm256_set1_ps(-s);
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
     for (out, byte) in groups.iter_mut().zip(bytes) {
         prefetch(out);
-        let bit = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*byte)), to_top);
-        let value = _mm256_xor_ps(minus, _mm256_castsi256_ps(_mm256_and_si256(bit, sign_bit)));
+        let value = signed_avx2(minus, *byte);
         // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
         unsafe {
             let value = if ADD { _mm256_add_ps(_mm256_loadu_ps(out.as_ptr()), value) } else { value };
@@ -137,6 +183,39 @@ fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
         }
     }
     unpack_portable::<ADD>(s, last, tail);
+}
+
+/// # Safety
+/// `out` is aligned to 32 bytes, and the caller sees to it that nobody reads it before a fence.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
+    let minus = _mm256_set1_ps(-s);
+    let (groups, tail) = out.as_chunks_mut::<8>();
+    let (bytes, last) = bits.split_at(groups.len());
+    for (out, byte) in groups.iter_mut().zip(bytes) {
+        // SAFETY: eight f32 are one 256-bit vector, aligned as the first is.
+        unsafe { _mm256_stream_ps(out.as_mut_ptr(), signed_avx2(minus, *byte)) };
+    }
+    unpack_portable::<false>(s, last, tail);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn unpack_add_four_avx2(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
+    let minus = s.map(|s| _mm256_set1_ps(-s));
+    let (groups, tail) = sum.as_chunks_mut::<8>();
+    let (bytes, last) = (bits.map(|bits| &bits[..groups.len()]), bits.map(|bits| &bits[groups.len()..]));
+    for (i, sum) in groups.iter_mut().enumerate() {
+        // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
+        let mut value = unsafe { _mm256_loadu_ps(sum.as_ptr()) };
+        for (minus, bytes) in minus.iter().zip(bytes) {
+            value = _mm256_add_ps(value, signed_avx2(*minus, bytes[i]));
+        }
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(sum.as_mut_ptr(), value) };
+    }
+    unpack_add_four_portable(s, last, tail);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -155,4 +234,39 @@ fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
         }
     }
     unpack_portable::<ADD>(s, last, tail);
+}
+
+/// # Safety
+/// `out` is aligned to 64 bytes, and the caller sees to it that nobody reads it before a fence.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
+    let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
+    let (groups, tail) = out.as_chunks_mut::<16>();
+    let (bytes, last) = bits.split_at(2 * groups.len());
+    for (out, bytes) in groups.iter_mut().zip(bytes.as_chunks::<2>().0) {
+        let value = _mm512_mask_blend_ps(u16::from_le_bytes(*bytes), minus, plus);
+        // SAFETY: sixteen f32 are one 512-bit vector, aligned as the first is.
+        unsafe { _mm512_stream_ps(out.as_mut_ptr(), value) };
+    }
+    unpack_portable::<false>(s, last, tail);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn unpack_add_four_avx512(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
+    let signed = s.map(|s| (_mm512_set1_ps(-s), _mm512_set1_ps(s)));
+    let (groups, tail) = sum.as_chunks_mut::<16>();
+    let whole = groups.len();
+    let (bytes, last) = (bits.map(|bits| &bits.as_chunks::<2>().0[..whole]), bits.map(|bits| &bits[2 * whole..]));
+    for (i, sum) in groups.iter_mut().enumerate() {
+        // SAFETY: an array of sixteen f32 holds one unaligned 512-bit vector.
+        let mut value = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
+        for ((minus, plus), bytes) in signed.iter().zip(bytes) {
+            value = _mm512_add_ps(value, _mm512_mask_blend_ps(u16::from_le_bytes(bytes[i]), *minus, *plus));
+        }
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), value) };
+    }
+    unpack_add_four_portable(s, last, tail);
 }

@@ -14,7 +14,7 @@ use thinwire::layout::{Shape, Topology};
 use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
-use thinwire::{Config, Error, Name};
+use thinwire::{Config, Name};
 
 /// Coarse means of one vector over the workers of a group, one after the other, residues and all.
 ///
@@ -62,15 +62,12 @@ impl Mean {
         Ok(Mean { exchange: Mutex::new((exchange, 0)), failure: group.failure.clone() })
     }
 
-    /// `vector` becomes the mean over all workers, in place. All workers together.
+    /// `vector` becomes the mean over all workers, in place; after an error it is neither. All workers together.
     fn take(&self, py: Python<'_>, vector: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut vector = writeable::<f32>(vector, "vector")?;
         let mut exchange = self.exchange.try_lock().map_err(|_| PyRuntimeError::new_err("this mean is in use"))?;
         let (exchange, step) = &mut *exchange;
-        let (expected, x) = (exchange.shape().values, vector.slice_mut::<f32>());
-        if x.len() != expected {
-            return Err(error::to_python(Error::Length { what: "the vector", expected, got: x.len() }));
-        }
+        let x = vector.slice_mut::<f32>();
         let now = Now { step: *step, lr: 0.0, rates: &[], contributes: true, norm: None };
         let taken = py.detach(|| exchange.mean_in_place(Round::Coarse, &now, x));
         taken.map_err(|error| self.failure.take().unwrap_or_else(|| error::to_python(error)))?;

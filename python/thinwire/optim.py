@@ -291,7 +291,10 @@ class _Compressed(Optimizer):
         """
         states = state_dict.get("thinwire")
         if not isinstance(states, dict):
-            raise ValueError("not a state of a thinwire optimizer")
+            raise ValueError(
+                "not a state of a thinwire optimizer; accepted: what state_dict() of one gave on this rank. The moments of another "
+                "optimizer (torch.optim.AdamW) cannot be taken over: a new one gathers its own, best with a short warm-up of the rate"
+            )
         if self._place() not in states:
             raise ValueError(
                 f"it holds the state of {', '.join(states)}, and this is {self._place()}: every rank loads its own state; "

@@ -149,14 +149,17 @@ fn decode_streaming(data: &mut Data, threads: &Threads) {
     unpack(data, threads, |bytes, out, stream| Sign.decode_streaming(bytes, out, stream));
 }
 
-type Decode = fn(&[u8], &mut [f32], &Stream) -> Result<(), Fault>;
+type Decode = for<'a> fn(&[u8], &'a mut [f32], &Stream<'a>) -> Result<(), Fault>;
 
 fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
     let vectors = Vectors { read: [], write: [&mut data.d] };
     let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
     let done = threads.walk_streaming(span, |tile: Span<'_, 0, 1>, _, stream| {
-        let (Vectors { write: [out], .. }, mut blocks) = tile.into_blocks();
-        blocks.try_for_each(|(block, _, bytes)| decode(bytes, &mut out[block], stream))
+        let (Vectors { write: [mut out], .. }, mut blocks) = tile.into_blocks();
+        blocks.try_for_each(|(block, _, bytes)| {
+            let out = out.split_off_mut(..block.len()).expect("as long as its blocks");
+            decode(bytes, out, stream)
+        })
     });
     done.expect("what was encoded");
 }

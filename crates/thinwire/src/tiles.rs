@@ -121,7 +121,7 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
     fn walk<E: Send>(
         mut self,
         grain: usize,
-        work: &(impl Fn(Span<'_, R, W>, &mut [f32], &Stream) -> Result<(), E> + Sync),
+        work: &(impl Fn(Span<'a, R, W>, &mut [f32], &Stream<'a>) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let tile = self.cut.tile();
         let middle = (self.range.len() / 2).next_multiple_of(tile);
@@ -163,10 +163,10 @@ impl Threads {
     }
 
     /// The same for work that may write past the caches.
-    pub fn walk_streaming<const R: usize, const W: usize, E: Send>(
+    pub fn walk_streaming<'a, const R: usize, const W: usize, E: Send>(
         &self,
-        span: Span<'_, R, W>,
-        work: impl Fn(Span<'_, R, W>, &mut [f32], &Stream) -> Result<(), E> + Sync,
+        span: Span<'a, R, W>,
+        work: impl Fn(Span<'a, R, W>, &mut [f32], &Stream<'a>) -> Result<(), E> + Sync,
     ) -> Result<(), E> {
         let len = span.range.len();
         match &self.0 {

@@ -14,7 +14,7 @@ mod oracle;
 #[path = "common/means.rs"]
 mod means;
 
-use means::{After, Tampered, bits, input, mean, mean_of_those_who, widen};
+use means::{After, Tampered, at, bits, input, mean, mean_of_those_who, widen};
 use oracle::{CoarseMean, Quantizer};
 use std::time::{Duration, Instant};
 use thinwire::codec::{CodecName, MAX_BLOCK};
@@ -22,10 +22,9 @@ use thinwire::collective::threads;
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::{HEADER_LEN, Operation};
-use thinwire::optimizer::Now;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
-use thinwire::{Collective, Error, Floats, Result};
+use thinwire::{Collective, Error, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -238,50 +237,59 @@ fn threads_change_no_bit() {
 
 // A vector that becomes its mean.
 
-/// Rounds of a vector in place, so many values after a line of the cache begins: what each worker has after each, and still owes.
-fn in_place(setting: Setting, offset: usize) -> Vec<Vec<[Vec<u32>; 2]>> {
-    let values = setting.shape.values;
-    threads::run_within(setting.shape.workers, PATIENCE, |end| {
-        let (worker, mut exchange, mut room) = (end.rank(), setting.exchange(end), Floats::zeroed(values + offset));
-        let round = |(t, round): (usize, &Round)| {
-            let now = Now { step: t as u64, lr: 0.0, rates: &[], contributes: true, norm: None };
-            let x = &mut room[offset..];
-            x.copy_from_slice(&input(values, worker, t));
-            exchange.mean_in_place(*round, &now, x).expect("a mean");
-            [bits(x), bits(&After::of(&mut exchange).e)]
-        };
-        EXACT_THEN_COARSE.iter().enumerate().map(round).collect()
-    })
-}
-
 fn check_in_place(setting: Setting, offset: usize) {
-    let after = |after: Vec<After>| after.iter().map(|after| [bits(&after.out), bits(&after.e)]).collect::<Vec<_>>();
-    let want = setting.run(&EXACT_THEN_COARSE).into_iter().map(after).collect::<Vec<_>>();
-    assert!(in_place(setting, offset) == want, "{setting:?}, {offset} values from a line");
+    let values = setting.shape.values;
+    let got = threads::run_within(setting.shape.workers, PATIENCE, |end| {
+        let worker = end.rank();
+        After::each_in_place(setting.exchange(end), worker, values, &EXACT_THEN_COARSE, offset)
+    });
+    let want = setting.run(&EXACT_THEN_COARSE);
+    let same = got.iter().flatten().map(After::bits).eq(want.iter().flatten().map(After::bits));
+    assert!(same, "{setting:?}, {offset} values from a line");
 }
 
 #[test]
 fn in_place_is_no_other_mean() {
     for setting in fewer_settings() {
         for codec in [CodecName::Sign, CodecName::Uniform(3), CodecName::F32] {
-            check_in_place(Setting { up: codec, down: codec, ..setting }, 0);
+            let setting = Setting { up: codec, down: codec, ..setting };
+            check_in_place(setting, 0);
+            check_in_place(Setting { bucket: 64, ..setting }, 0); // one is read while another is overwritten
+            check_in_place(setting.central(), 0);
         }
     }
     // So long that it goes past the caches, and no whole number of blocks.
     let long = Setting::new(2, (1 << 20) + 777, 512);
-    check_in_place(long, 0);
-    check_in_place(long, 1);
+    (0..4).for_each(|offset| check_in_place(long, offset));
+    check_in_place(Setting { bucket: 1 << 14, ..long }, 0);
     check_in_place(Setting { threads: 2, ..long }, 0);
 }
 
 #[test]
-fn a_mean_of_nobody_leaves_a_vector_as_it_is() {
-    let got = threads::run_within(3, PATIENCE, |end| {
-        let (mut exchange, mut x) = (Setting::new(3, 10, 4).exchange(end), vec![7.0; 10]);
-        let now = Now { step: 0, lr: 0.0, rates: &[], contributes: false, norm: None };
-        (exchange.mean_in_place(Round::Coarse, &now, &mut x).expect("a mean"), x)
-    });
-    assert_eq!(got, vec![(0, vec![7.0; 10]); 3]);
+fn in_place_the_mean_is_of_those_who_take_part_too() {
+    let run = |takes_part: fn(usize) -> bool| {
+        threads::run_within(3, PATIENCE, |end| {
+            let setting = Setting { up: CodecName::F32, down: CodecName::F32, ..Setting::new(3, 10, 4) };
+            let (worker, mut exchange) = (end.rank(), setting.exchange(end));
+            let mut x = vec![worker as f32; 10];
+            let taken = exchange.mean_in_place(Round::Coarse, &at(0, takes_part(worker)), &mut x).expect("a mean");
+            (taken, x)
+        })
+    };
+    assert_eq!(run(|worker| worker != 1), vec![(2, vec![1.0; 10]); 3]); // (0 + 2) / 2
+    assert_eq!(run(|_| false), [0.0, 1.0, 2.0].map(|own| (0, vec![own; 10]))); // as they were
+}
+
+#[test]
+fn a_vector_of_another_length_is_refused() {
+    for workers in [1, 2] {
+        let got = threads::run_within(workers, PATIENCE, |end| {
+            let mut exchange = Setting::new(workers, 10, 4).exchange(end);
+            [9, 11].map(|len| exchange.mean_in_place(Round::Exact, &at(0, true), &mut vec![0.0; len]))
+        });
+        let refused = |got: &Result<u32>| matches!(got, Err(Error::Length { expected: 10, .. }));
+        assert!(got.iter().flatten().all(refused), "{got:?}");
+    }
 }
 
 // Workers that are left out.
@@ -304,6 +312,21 @@ fn the_mean_is_of_those_who_take_part() {
         assert_eq!(partial(round, |worker| worker != 1), without_one);
         let of_nobody = vec![(0, vec![7.0; 10]); 3]; // nothing is applied
         assert_eq!(partial(round, |_| false), of_nobody);
+    }
+}
+
+/// The owner adds up four at a time, unless nobody is in one of them.
+#[test]
+fn the_mean_of_many_is_of_those_who_take_part() {
+    for missing in 0..9 {
+        let got = threads::run_within(9, PATIENCE, |end| {
+            let setting = Setting { up: CodecName::F32, down: CodecName::F32, ..Setting::new(9, 10, 1) };
+            let (worker, mut exchange, mut out) = (end.rank(), setting.exchange(end), vec![7.0; 10]);
+            let x = [worker as f32; 10];
+            let taken = mean_of_those_who(worker != missing, &mut exchange, Round::Coarse, 0, &x, &mut out);
+            (taken.expect("a mean"), out)
+        });
+        assert_eq!(got, vec![(8, vec![(36 - missing) as f32 / 8.0; 10]); 9]);
     }
 }
 
@@ -489,8 +512,9 @@ fn a_payload_that_cannot_be_is_refused() {
 /// The owner adds up four at a time, and then names one.
 #[test]
 fn one_of_many_payloads_is_named() {
-    let setting = Setting::new(9, 100, 4);
-    for culprit in [1, 3, 4, 7, 8] {
+    let codecs = [CodecName::Sign, CodecName::Uniform(3), CodecName::F16];
+    for (codec, culprit) in codecs.into_iter().flat_map(|codec| [1, 3, 4, 7, 8].map(|culprit| (codec, culprit))) {
+        let setting = Setting { up: codec, ..Setting::new(9, 100, 4) };
         let got = threads::run_within(9, PATIENCE, |end| {
             let (worker, place) = (end.rank(), (culprit, 0, Operation::CoarseUp));
             let change = |message: &mut Vec<u8>| message[HEADER_LEN..HEADER_LEN + 4].fill(0xff);
@@ -498,7 +522,7 @@ fn one_of_many_payloads_is_named() {
             mean(&mut exchange, Round::Coarse, 0, &input(100, worker, 0))
         });
         let named = matches!(&got[0], Err(Error::Payload { worker, .. }) if *worker == culprit);
-        assert!(named, "{culprit}: {:?}", got[0]);
+        assert!(named, "{codec}, {culprit}: {:?}", got[0]);
     }
 }
 

@@ -120,6 +120,19 @@ fn together<T: Send>(hosts: &[usize], work: impl Fn(Thread) -> T + Sync) -> Vec<
     threads::run_group(threads::group_on(hosts, PATIENCE), work)
 }
 
+#[test]
+fn in_place_is_no_other_mean() {
+    for setting in settings().flat_map(|setting| [Setting { bucket: 64, ..setting.clone() }, setting]) {
+        let got = together(setting.hosts, |end| {
+            let worker = end.rank();
+            After::each_in_place(setting.exchange(end), worker, setting.values, &ROUNDS, 0)
+        });
+        let want = setting.run(&ROUNDS);
+        let same = |t: usize| got.iter().map(|worker| worker[t].bits()).eq(want[t].iter().map(After::bits));
+        assert!((0..ROUNDS.len()).all(same), "{setting:?}");
+    }
+}
+
 fn add(sum: Vec<f64>, x: &[f32]) -> Vec<f64> {
     zip(&sum, &widen(x), |sum, x| sum + x)
 }

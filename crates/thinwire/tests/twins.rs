@@ -1,7 +1,7 @@
 //! Every kernel gives the same bits at every instruction set: AVX2 and AVX-512 against the portable twin.
 //!
 //! A kernel is a function of a [`Case`] that returns all it wrote, as bits; NaN is one value here, for which NaN an
-//! operation returns is left open. The level is one switch for the whole process, hence a single test of it. The kernels
+//! operation returns is left open. The level is one switch for the whole process, hence a single test. The kernels
 //! inside the codecs are compared through them, found by their numbers: a new codec joins by itself, a new kernel by
 //! one line in [`KERNELS`].
 
@@ -80,13 +80,16 @@ const KERNELS: &[(&str, Kernel)] = &[
     }),
     ("bits::pack", |c| WIDTHS.flat_map(|width| packed(width, &c)).collect()),
     ("bits::unpack", |c| WIDTHS.flat_map(|width| unpacked(width, &c)).collect()),
-    ("update::divide", |c| {
+    ("reduce::divide", |c| {
+        // A power of two is multiplied with its inverse: no other bits than dividing gives.
         let by = |divisor: f32| {
-            let mut x = c.x.clone();
-            update::divide(divisor, &mut x);
-            words([x])
+            let (mut x, want) = (c.x.clone(), c.x.iter().map(|x| x / divisor).collect());
+            reduce::divide(divisor, &mut x);
+            let got = words([x]);
+            assert!(got == words([want]), "by {divisor}");
+            got
         };
-        [1.0, 2.0, 3.0, 1024.0, 2f32.powi(127)].into_iter().flat_map(by).collect()
+        [1.0, 2.0, 3.0, 4.0, 5.0, 64.0, 1000.0, 2f32.powi(126), 2f32.powi(127)].into_iter().flat_map(by).collect()
     }),
     ("update::adam", |mut c| {
         update::adam(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
@@ -229,17 +232,5 @@ fn all_levels_give_the_same_bits() {
             let differs = || got.iter().zip(&portable[i]).position(|(got, want)| got != want);
             assert!(got == portable[i], "{name} at {level:?} differs at {:?} of {}", differs(), case.g.len());
         }
-    }
-}
-
-/// A power of two is multiplied with its inverse.
-#[test]
-fn dividing_is_dividing() {
-    let x = cases().into_iter().flat_map(|case| case.x).collect::<Vec<_>>();
-    for divisor in [1.0, 2.0, 3.0, 4.0, 5.0, 64.0, 1000.0, 2f32.powi(126), 2f32.powi(127)] {
-        let mut got = x.clone();
-        update::divide(divisor, &mut got);
-        let want = x.iter().map(|x| x / divisor).collect();
-        assert!(words([got]) == words([want]), "by {divisor}");
     }
 }

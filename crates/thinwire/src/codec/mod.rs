@@ -63,7 +63,7 @@ pub trait Codec: Debug + Send + Sync {
     /// sum ← sum + the values that `bytes` stand for.
     fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault>;
 
-    /// The same of four, one after the other.
+    /// The same of four, one after the other. After an error `sum` is anything, and [`Codec::decode_add`] refuses one of the four.
     fn decode_add_four(&self, bytes: [&[u8]; 4], sum: &mut [f32]) -> Result<(), Fault> {
         bytes.into_iter().try_for_each(|bytes| self.decode_add(bytes, sum))
     }
@@ -75,7 +75,7 @@ pub trait Codec: Debug + Send + Sync {
     }
 
     /// The same for memory that is not read again soon: past the caches, if the codec can.
-    fn decode_streaming(&self, bytes: &[u8], out: &mut [f32], stream: &Stream) -> Result<(), Fault> {
+    fn decode_streaming<'env>(&self, bytes: &[u8], out: &'env mut [f32], stream: &Stream<'env>) -> Result<(), Fault> {
         let _ = stream;
         self.decode(bytes, out)
     }

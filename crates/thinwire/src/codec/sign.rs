@@ -32,7 +32,7 @@ impl Codec for Sign {
         Ok(())
     }
 
-    fn decode_streaming(&self, bytes: &[u8], out: &mut [f32], stream: &Stream) -> Result<(), Fault> {
+    fn decode_streaming<'env>(&self, bytes: &[u8], out: &'env mut [f32], stream: &Stream<'env>) -> Result<(), Fault> {
         match self.parts(bytes, out)? {
             (0.0, _) => out.fill(0.0),
             (s, bits) => sign::unpack_streaming(s, bits, out, stream),

@@ -1,7 +1,6 @@
 //! What a mean is of: where a worker's vector comes from, and where the mean goes, tile by tile.
 
 use crate::error::Result;
-use crate::kernel::Stream;
 use crate::tiles::Vectors;
 use std::ops::Range;
 
@@ -10,15 +9,22 @@ pub(super) trait Averaged<const R: usize, const W: usize>: Sync {
     /// This worker's values: made in `room`, or where they lie.
     fn values<'t>(&self, range: Range<usize>, vectors: Vectors<'t, R, W>, room: &'t mut [f32]) -> &'t [f32];
 
-    /// Has the mean decoded to where it is wanted, through the caches or past them, and does with it what is to be done.
-    fn take(
+    /// Has the mean decoded to where it is wanted, and does with it what is to be done.
+    fn take<'a>(
         &self,
         range: Range<usize>,
-        vectors: Vectors<'_, R, W>,
+        vectors: Vectors<'a, R, W>,
         room: &mut [f32],
-        stream: &Stream,
-        decode: impl FnOnce(&mut [f32], Option<&Stream>) -> Result<()>,
+        decode: impl FnOnce(Place<'_, 'a>) -> Result<()>,
     ) -> Result<()>;
+}
+
+/// Where a mean is decoded to.
+pub(super) enum Place<'t, 'a> {
+    /// It is read at once.
+    Near(&'t mut [f32]),
+    /// It is in no cache, and is not read soon.
+    Far(&'a mut [f32]),
 }
 
 /// A vector that need not exist: `fill` writes a tile of it, `apply` reads a tile of the mean.
@@ -37,15 +43,14 @@ where
         room
     }
 
-    fn take(
+    fn take<'a>(
         &self,
         range: Range<usize>,
-        vectors: Vectors<'_, R, W>,
+        vectors: Vectors<'a, R, W>,
         room: &mut [f32],
-        _: &Stream,
-        decode: impl FnOnce(&mut [f32], Option<&Stream>) -> Result<()>,
+        decode: impl FnOnce(Place<'_, 'a>) -> Result<()>,
     ) -> Result<()> {
-        decode(room, None)?;
+        decode(Place::Near(room))?;
         (self.apply)(range, vectors, room);
         Ok(())
     }
@@ -53,12 +58,12 @@ where
 
 /// A vector that is there, and becomes its mean.
 pub(super) struct InPlace {
-    /// Whether it is too long to be in a cache when it is next looked at.
+    /// Whether it is too long to wait in a core's own cache for whoever looks at it next.
     pub long: bool,
 }
 
 impl InPlace {
-    /// From so many values on a vector counts as long: 4 MiB, more than most second-level caches hold.
+    /// From so many values on a vector counts as long: 4 MiB, more than a core's own cache holds.
     pub const LONG: usize = 1 << 20;
 }
 
@@ -72,14 +77,13 @@ impl Averaged<0, 1> for InPlace {
         x
     }
 
-    fn take(
+    fn take<'a>(
         &self,
         _: Range<usize>,
-        Vectors { write: [x], .. }: Vectors<'_, 0, 1>,
+        Vectors { write: [x], .. }: Vectors<'a, 0, 1>,
         _: &mut [f32],
-        stream: &Stream,
-        decode: impl FnOnce(&mut [f32], Option<&Stream>) -> Result<()>,
+        decode: impl FnOnce(Place<'_, 'a>) -> Result<()>,
     ) -> Result<()> {
-        decode(x, self.long.then_some(stream))
+        decode(if self.long { Place::Far(x) } else { Place::Near(x) })
     }
 }

@@ -120,11 +120,15 @@ impl Exchange {
         self.average(round, now, vectors, Made { fill, apply })
     }
 
-    /// The same of a vector that is there: `x` becomes its mean over all workers, unless nobody took part.
+    /// The same of a vector that is there: `x` becomes its mean over all workers, unless nobody took part. After an error it is
+    /// neither.
     pub fn mean_in_place(&mut self, round: Round, now: &Now<'_>, x: &mut [f32]) -> Result<u32> {
-        if self.is_own_mean(round) {
-            self.group.traffic.rounds.count(round);
-            return Ok(u32::from(now.contributes));
+        let (expected, got) = (self.shape.values, x.len());
+        if expected != got {
+            return Err(Error::Length { what: "the vector", expected, got });
+        }
+        if let Some(contributions) = self.own_mean(round, now) {
+            return Ok(contributions);
         }
         let long = x.len() >= InPlace::LONG;
         self.average(round, now, Vectors { read: [], write: [x] }, InPlace { long })
@@ -168,10 +172,14 @@ impl Exchange {
     /// Where an exact mean is this worker's own vector, as it is of one worker: counts the round, and says whether there is one.
     /// Then the vector need not be filled in and handed back tile by tile, which costs a fifth of a step of Adam.
     pub fn own_exact_mean(&mut self, now: &Now<'_>) -> Option<u32> {
-        if !self.is_own_mean(Round::Exact) {
+        self.own_mean(Round::Exact, now)
+    }
+
+    fn own_mean(&mut self, round: Round, now: &Now<'_>) -> Option<u32> {
+        if !self.is_own_mean(round) {
             return None;
         }
-        self.group.traffic.rounds.count(Round::Exact);
+        self.group.traffic.rounds.count(round);
         Some(u32::from(now.contributes))
     }
 

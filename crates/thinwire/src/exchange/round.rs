@@ -9,7 +9,7 @@
 //! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
 //! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
 
-use super::averaged::Averaged;
+use super::averaged::{Averaged, Place};
 use super::coding::Way;
 use super::sum::{Sum, encode};
 use super::{Coding, opened};
@@ -370,17 +370,18 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
             threads.walk_streaming(span, |tile, room, stream| {
                 let range = tile.range.clone();
                 let (vectors, mut blocks) = tile.into_blocks();
-                averaged.take(range, vectors, room, stream, |mean, stream| {
-                    blocks.try_for_each(|(block, residue, bytes)| {
+                let refused = |fault| Error::Payload { worker, fault };
+                averaged.take(range, vectors, room, |place| match place {
+                    Place::Far(mut mean) if !compares => blocks.try_for_each(|(block, _, bytes)| {
+                        let mean = mean.split_off_mut(..block.len()).expect("as long as its blocks");
+                        codec.decode_streaming(bytes, mean, stream).map_err(refused)
+                    }),
+                    Place::Near(mean) | Place::Far(mean) => blocks.try_for_each(|(block, residue, bytes)| {
                         let mean = &mut mean[block];
-                        match stream {
-                            Some(stream) => codec.decode_streaming(bytes, mean, stream),
-                            None => codec.decode(bytes, mean),
-                        }
-                        .map_err(|fault| Error::Payload { worker, fault })?;
+                        codec.decode(bytes, mean).map_err(refused)?;
                         residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
                         Ok(())
-                    })
+                    }),
                 })
             })
         })

@@ -2,7 +2,7 @@
 
 use crate::codec::{Codec, Fault};
 use crate::error::{Error, Result};
-use crate::kernel::update;
+use crate::kernel::reduce;
 use crate::message::{HEADER_LEN, Header};
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
@@ -37,22 +37,23 @@ impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
                 let sum = &mut sum[values];
                 sum.fill(0.0);
                 let (at, len) = ((first + i) * encoded, from.encoded_len(sum.len()));
-                let coded = |place: usize| contribution(&messages[place], at..at + len);
-                for place in (0..messages.len()).step_by(4) {
-                    let places = place..messages.len().min(place + 4);
-                    if places.len() == 4
-                        && let [Some(a), Some(b), Some(c), Some(d)] = [0, 1, 2, 3].map(|i| coded(place + i))
+                for (nth, some) in messages.chunks(4).enumerate() {
+                    if let [a, b, c, d] = some
+                        && let [Some(a), Some(b), Some(c), Some(d)] = [a, b, c, d].map(|q| contribution(q, at, len))
                         && from.decode_add_four([a, b, c, d], sum).is_ok()
                     {
                         continue;
                     }
-                    // Fewer than four; or one of them is faulty, and is named here.
-                    for (place, bytes) in places.filter_map(|place| Some((place, coded(place)?))) {
-                        from.decode_add(bytes, sum).map_err(|fault| Error::Payload { worker: sender(place), fault })?;
+                    // Fewer than four, or nobody is in one of them; or one is faulty, and is named here.
+                    for (place, message) in (4 * nth..).zip(some) {
+                        if let Some(bytes) = contribution(message, at, len) {
+                            let refused = |fault| Error::Payload { worker: sender(place), fault };
+                            from.decode_add(bytes, sum).map_err(refused)?;
+                        }
                     }
                 }
                 if let Some(divisor) = divisor {
-                    update::divide(divisor, sum);
+                    reduce::divide(divisor, sum);
                 }
                 encode(to, sum, residue, bytes).map_err(|_| overflow())
             })
@@ -68,7 +69,7 @@ pub(super) fn encode(codec: &dyn Codec, x: &[f32], residue: &mut [f32], bytes: &
     }
 }
 
-/// A block of a message, unless nobody is in it.
-fn contribution(message: &[u8], block: Range<usize>) -> Option<&[u8]> {
-    (Header::contributions_in(message) > 0).then(|| &message[HEADER_LEN..][block])
+/// So many bytes of a message's payload, unless nobody is in it.
+fn contribution(message: &[u8], at: usize, len: usize) -> Option<&[u8]> {
+    (Header::contributions_in(message) > 0).then(|| &message[HEADER_LEN..][at..at + len])
 }

@@ -6,7 +6,7 @@
 //! give the same bits. Only the passes over signs ([`scale`], [`sign`]) are written with intrinsics.
 //!
 //! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
-//! feature was detected, and the loads and stores of the intrinsics. Every such function has a portable twin, and
+//! feature was detected, the loads and stores of the intrinsics, and a fence. Every such function has a portable twin, and
 //! `tests/twins.rs` holds them to the same bits.
 
 #![allow(unsafe_code)]
@@ -91,17 +91,33 @@ fn prefetch(values: &[f32]) {
     let _ = values;
 }
 
-/// Leave to write past the caches, within [`streaming`]. Whole lines that are not read again soon need not be read first, which
-/// halves the traffic; but such writes keep no order with others.
-#[derive(Debug)]
-pub struct Stream(PhantomData<*const ()>); // of this thread alone
+/// Leave to write past the caches, within [`streaming`]: whole lines that are not read again soon need not be read first, which
+/// halves the traffic. Until a fence such writes keep no order with anything else, so what is written to is borrowed for `'env`,
+/// which outlives the fence:
+///
+/// ```
+/// # use thinwire::kernel::{sign, streaming};
+/// let mut out = [0.0; 8];
+/// streaming(|stream| sign::unpack_streaming(1.0, &[0xff], &mut out, stream));
+/// assert_eq!(out, [1.0; 8]);
+/// ```
+///
+/// ```compile_fail
+/// # use thinwire::kernel::{sign, streaming};
+/// let mut out = [0.0; 8];
+/// streaming(|stream| {
+///     sign::unpack_streaming(1.0, &[0xff], &mut out, stream);
+///     assert_eq!(out, [1.0; 8]); // too early
+/// });
+/// ```
+pub struct Stream<'env>(PhantomData<*mut &'env mut [f32]>); // of this thread alone, and of exactly this lifetime
 
-/// Calls `work`, and then waits until all that it wrote past the caches is in memory: who learns that it is done sees it.
-pub fn streaming<T>(work: impl FnOnce(&Stream) -> T) -> T {
+/// Calls `work`, and fences: what it wrote past the caches comes before whatever this thread does next.
+pub fn streaming<'env, T>(work: impl FnOnce(&Stream<'env>) -> T) -> T {
     work(&Stream(PhantomData))
 }
 
-impl Drop for Stream {
+impl Drop for Stream<'_> {
     fn drop(&mut self) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every x86-64 has SSE.

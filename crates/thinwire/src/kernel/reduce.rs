@@ -1,4 +1,4 @@
-//! One number out of a vector: is it finite, what is its sum, what is its largest magnitude?
+//! One number out of a vector: is it finite, what is its sum, what is its largest magnitude? And of a sum of vectors their mean.
 //!
 //! Sums run in thirty-two f64 lanes, value i in lane i mod 32, and the lanes are added in a fixed order. So the result
 //! depends on the values alone, never on the CPU.
@@ -88,6 +88,18 @@ multiversion! {
         }
         e_tail.iter_mut().zip(x_tail).for_each(|(e, x)| *e += *x);
         f32::from_bits(lanes.into_iter().max().unwrap_or(0).max(max_bits(e_tail)))
+    }
+}
+
+multiversion! {
+    /// x ← x / divisor: a sum becomes a mean.
+    pub fn divide(divisor: f32, x: &mut [f32]) {
+        // A power of two has an exact inverse, with the same products as quotients, and multiplying is many times faster.
+        let inverse = 1.0 / divisor;
+        match divisor.to_bits() << 9 == 0 && inverse.is_normal() {
+            true => x.iter_mut().for_each(|x| *x *= inverse),
+            false => x.iter_mut().for_each(|x| *x /= divisor),
+        }
     }
 }
 

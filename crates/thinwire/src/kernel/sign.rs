@@ -43,20 +43,18 @@ pub fn unpack(s: f32, bits: &[u8], out: &mut [f32]) {
 }
 
 /// out ← ±s, past the caches.
-pub fn unpack_streaming(s: f32, bits: &[u8], out: &mut [f32], _: &Stream) {
+pub fn unpack_streaming<'env>(s: f32, bits: &[u8], out: &'env mut [f32], _: &Stream<'env>) {
     assert_eq!(bits.len(), packed_len(out.len()));
-    // A store past the caches is of a whole vector, where one of its size may lie.
+    // A store past the caches is of sixteen bytes, at a multiple of sixteen, which every allocator gives.
     #[cfg(target_arch = "x86_64")]
-    match level() {
-        // SAFETY: as in `pack`, and the alignment was looked at; `Stream` waits for the stores.
-        Level::Avx512 if out.as_ptr().cast::<__m512>().is_aligned() => {
-            return unsafe { unpack_streaming_avx512(s, bits, out) };
+    if out.as_ptr().cast::<__m128>().is_aligned() {
+        match level() {
+            // SAFETY: as in `pack`; the alignment was looked at; nobody touches `out` before the fence, for it is borrowed till then.
+            Level::Avx512 => return unsafe { unpack_streaming_avx512(s, bits, out) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { unpack_streaming_avx2(s, bits, out) },
+            Level::Portable => {}
         }
-        // SAFETY: as above.
-        Level::Avx2 if out.as_ptr().cast::<__m256>().is_aligned() => {
-            return unsafe { unpack_streaming_avx2(s, bits, out) };
-        }
-        _ => {}
     }
     unpack(s, bits, out);
 }
@@ -186,7 +184,7 @@ fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
 }
 
 /// # Safety
-/// `out` is aligned to 32 bytes, and the caller sees to it that nobody reads it before a fence.
+/// `out` is aligned to 16 bytes, and nobody reads or writes it before a fence, this thread included.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
@@ -194,8 +192,12 @@ unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
     for (out, byte) in groups.iter_mut().zip(bytes) {
-        // SAFETY: eight f32 are one 256-bit vector, aligned as the first is.
-        unsafe { _mm256_stream_ps(out.as_mut_ptr(), signed_avx2(minus, *byte)) };
+        let value = signed_avx2(minus, *byte);
+        let quarters = [_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value)];
+        for (out, quarter) in out.as_chunks_mut::<4>().0.iter_mut().zip(quarters) {
+            // SAFETY: four f32 are one 128-bit vector, aligned as the first is.
+            unsafe { _mm_stream_ps(out.as_mut_ptr(), quarter) };
+        }
     }
     unpack_portable::<false>(s, last, tail);
 }
@@ -237,7 +239,7 @@ fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
 }
 
 /// # Safety
-/// `out` is aligned to 64 bytes, and the caller sees to it that nobody reads it before a fence.
+/// As [`unpack_streaming_avx2`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
@@ -246,8 +248,16 @@ unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
     let (bytes, last) = bits.split_at(2 * groups.len());
     for (out, bytes) in groups.iter_mut().zip(bytes.as_chunks::<2>().0) {
         let value = _mm512_mask_blend_ps(u16::from_le_bytes(*bytes), minus, plus);
-        // SAFETY: sixteen f32 are one 512-bit vector, aligned as the first is.
-        unsafe { _mm512_stream_ps(out.as_mut_ptr(), value) };
+        let quarters = [
+            _mm512_castps512_ps128(value),
+            _mm512_extractf32x4_ps::<1>(value),
+            _mm512_extractf32x4_ps::<2>(value),
+            _mm512_extractf32x4_ps::<3>(value),
+        ];
+        for (out, quarter) in out.as_chunks_mut::<4>().0.iter_mut().zip(quarters) {
+            // SAFETY: four f32 are one 128-bit vector, aligned as the first is.
+            unsafe { _mm_stream_ps(out.as_mut_ptr(), quarter) };
+        }
     }
     unpack_portable::<false>(s, last, tail);
 }

@@ -72,18 +72,6 @@ multiversion! {
 }
 
 multiversion! {
-    /// x ← x / divisor.
-    pub fn divide(divisor: f32, x: &mut [f32]) {
-        // A power of two has an exact inverse, with the same products as quotients, and multiplying is many times faster.
-        let inverse = 1.0 / divisor;
-        match divisor.to_bits() << 9 == 0 && inverse.is_normal() {
-            true => x.iter_mut().for_each(|x| *x *= inverse),
-            false => x.iter_mut().for_each(|x| *x /= divisor),
-        }
-    }
-}
-
-multiversion! {
     /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
     pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
         for_each_line!([g], [m, v, x], |i| {

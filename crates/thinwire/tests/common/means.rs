@@ -8,7 +8,7 @@ use thinwire::message::Operation;
 use thinwire::optimizer::{Now, Slot};
 use thinwire::schedule::Round;
 use thinwire::tiles::Vectors;
-use thinwire::{Collective, Result};
+use thinwire::{Collective, Floats, Result};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Numbers from −1 to 1, of this worker in this round.
@@ -34,7 +34,7 @@ pub fn mean_of_those_who(
 ) -> Result<u32> {
     exchange.mean(
         round,
-        &Now { step, lr: 0.0, rates: &[], contributes, norm: None },
+        &at(step, contributes),
         Vectors { read: [x], write: [out] },
         |_, Vectors { read: [x], .. }, z| z.copy_from_slice(x),
         |_, Vectors { write: [out], .. }, mean| out.copy_from_slice(mean),
@@ -73,6 +73,33 @@ impl After {
         };
         rounds.iter().enumerate().map(after).collect()
     }
+
+    /// The same with a vector that becomes its mean, in memory that begins so many values after a line of the cache does.
+    pub fn each_in_place(
+        mut exchange: Exchange,
+        worker: usize,
+        values: usize,
+        rounds: &[Round],
+        offset: usize,
+    ) -> Vec<After> {
+        let mut room = Floats::zeroed(values + offset);
+        let after = |(t, round): (usize, &Round)| {
+            let (now, x) = (at(t as u64, true), &mut room[offset..]);
+            x.copy_from_slice(&input(values, worker, t));
+            exchange.mean_in_place(*round, &now, x).expect("a mean");
+            After { out: x.to_vec(), ..After::of(&mut exchange) }
+        };
+        rounds.iter().enumerate().map(after).collect()
+    }
+
+    /// Everything, to the bit.
+    pub fn bits(&self) -> ([Vec<u32>; 3], u64) {
+        ([&self.out, &self.e, &self.owner_e].map(|x| bits(x)), self.digest)
+    }
+}
+
+pub fn at(step: u64, contributes: bool) -> Now<'static> {
+    Now { step, lr: 0.0, rates: &[], contributes, norm: None }
 }
 
 pub fn bits(x: &[f32]) -> Vec<u32> {

@@ -197,7 +197,11 @@ impl Worker {
     /// Copies the state to `into`: its arrays are filled, its words are set.
     fn _copy_state(&self, into: &Bound<'_, PyDict>) -> PyResult<()> {
         let mut stage = self.lock()?;
-        for entry in met(&mut stage)?.whole_state() {
+        let worker = met(&mut stage)?;
+        if worker.is_stopped() {
+            return Err(error::to_python(Error::Stopped));
+        }
+        for entry in worker.whole_state() {
             match entry.slot {
                 Slot::Floats(values) => fill(into, entry.name, values)?,
                 Slot::Doubles(values) => fill(into, entry.name, values)?,

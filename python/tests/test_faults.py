@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from models import tiny_gpt
 
 import thinwire
+from thinwire import _wire
 
 
 def step_of(model, optimizer, step=0):
@@ -68,6 +70,8 @@ def waits(rank, folder):
         step_of(model, optimizer)
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
+        with pytest.raises(RuntimeError, match="stopped in the middle"):
+            optimizer.state_dict()  # of half a step
         return "interrupted"
     except (RuntimeError, ConnectionError) as error:
         return str(error)
@@ -88,6 +92,52 @@ def test_ctrl_c_is_heard_during_a_step(tmp_path):
     assert first == "interrupted"
     # Why, if it listens before rank 0 is gone; else that it is gone.
     assert "worker 0 stopped the run: interrupted by the user" in second or "worker 0 left" in second
+
+
+def alone_in_consensus(rank, way):
+    model = tiny_gpt()
+    optimizer = thinwire.ZeroOneAdam(model.parameters(), sync_every=4, deadline=2.0)
+    for step in range(10):
+        step_of(model, optimizer, 100 * step + rank)
+    own = torch.nn.utils.parameters_to_vector(model.parameters()).clone()
+    if rank == 1:
+        if way == "gone":
+            os._exit(7)
+        time.sleep(5)
+        return None
+    try:
+        with optimizer.consensus():
+            return "there was none"
+    finally:
+        assert torch.equal(own, torch.nn.utils.parameters_to_vector(model.parameters()))
+
+
+@pytest.mark.parametrize(("way", "kind"), [("gone", ConnectionError), ("silent", TimeoutError)])
+def test_who_does_not_come_to_the_consensus_is_named(way, kind):
+    ends = ranks.run(3, alone_in_consensus, way, allowed=[ConnectionError, TimeoutError])
+    assert ends.pop(1) == (7 if way == "gone" else None)
+    for error in ends:
+        assert isinstance(error, kind) and "worker 1" in str(error), error
+
+
+class StoppedStore:
+    """In a process that stands still: it answers nobody."""
+
+    def __getattr__(self, name):
+        return lambda *_: threading.Event().wait()
+
+
+def test_a_store_that_stands_still_stops_nobody(monkeypatch):
+    monkeypatch.setattr(_wire, "ANSWER", 0.2)
+    board = object.__new__(_wire._Board)
+    board._store, board._rank, board._look, board._clerk = StoppedStore(), 0, None, _wire._Clerk()
+    began = time.monotonic()
+    board.waits_for(1)
+    board.waits_for(1)
+    board.waits_no_more()
+    assert "worker 1 is silent" in str(board.silent(1)) and "worker 2 is gone" in str(board.gone(2))
+    board.close()
+    assert time.monotonic() - began < 10
 
 
 def not_finite(rank):
@@ -124,8 +174,6 @@ def test_a_rank_may_end_before_the_others():
 
 def other_thread(rank):
     """A step lets other threads run: one that counts gets on while this one waits."""
-    import threading
-
     model = tiny_gpt()
     optimizer = thinwire.AdamW(model.parameters())
     counted, stop = [0], threading.Event()

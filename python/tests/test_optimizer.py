@@ -271,8 +271,13 @@ def test_states_that_do_not_fit():
     other = {**state, "thinwire": {"rank-1-of-4": state["thinwire"]["rank-0-of-1"]}}
     with pytest.raises(ValueError, match="state of rank-1-of-4, and this is rank-0-of-1"):
         optimizer.load_state_dict(other)
+    other = thinwire.EfficientAdam(model.parameters(), lr=0.25)
     with pytest.raises(ValueError, match="name was .*adam.* when the state was saved"):
-        thinwire.EfficientAdam(model.parameters()).load_state_dict(state)
+        other.load_state_dict(state)
+    assert other.param_groups[0]["lr"] == 0.25, "what is refused changes nothing"
+    del state["thinwire"]["rank-0-of-1"]["params"]
+    with pytest.raises(ValueError, match="the state has no params"):
+        optimizer.load_state_dict(state)
 
 
 def test_a_checkpoint_resumes(tmp_path):
@@ -382,6 +387,23 @@ def test_ddp_is_found(alone_in_a_group, caplog):
     optimizer.step()
 
 
+def test_after_ddp_the_bare_module_is_welcome(alone_in_a_group):
+    """As the advice has it."""
+    wrapped = nn.parallel.DistributedDataParallel(tiny_gpt())
+    optimizer = thinwire.AdamW(wrapped.parameters())
+    wrapped(TOKENS).sum().backward()
+    with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer.step()
+    optimizer.zero_grad()
+    wrapped.module(TOKENS).sum().backward()
+    optimizer.step()
+    loss = wrapped(TOKENS).sum()
+    optimizer.zero_grad()  # between forward and backward
+    loss.backward()
+    with pytest.raises(RuntimeError, match="no_sync"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_ddp_is_found_whenever_it_comes(alone_in_a_group, steps):
     """As with Trainer, after the optimizer."""
@@ -459,3 +481,22 @@ def test_memory_may_move():
             optimizer.step()
         ends.append(bits(model).clone())
     assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"lr": "fast"}, "lr = 'fast': accepted: a number"),
+        ({"lr": None}, "lr = None: accepted: a number"),
+        ({"lr": math.inf}, "lr = inf: accepted: a number"),
+        ({"betas": 0.9}, "betas = 0.9: accepted: two numbers"),
+        ({"betas": (0.9,)}, r"betas = \(0.9,\): accepted: two numbers"),
+        ({"weight_decay": "x"}, "weight_decay = 'x': accepted: a number"),
+        ({"eps": None}, "eps = None: accepted: a number"),
+        ({"deadline": math.inf}, "deadline = inf: accepted: seconds"),
+        ({"deadline": True}, "deadline = True: accepted: seconds"),
+    ],
+)
+def test_numbers_that_are_none_are_named(words, message):
+    with pytest.raises(ValueError, match=message):
+        thinwire.AdamW(tiny_gpt().parameters(), **words)

@@ -258,6 +258,33 @@ def test_consensus_leaves_the_training_alone():
     assert all((a[2] == b[2]).all() for a, b in zip(ends, undisturbed, strict=True))
 
 
+def saved_in_consensus(rank, folder):
+    """Whether training goes on to the bit from what was saved inside, by `save` and by `state_dict`."""
+    whole, _ = trained(rank, "ZeroOneAdam", 28)
+    model, optimizer = trained(rank, "ZeroOneAdam", 18)
+    with optimizer.consensus():
+        seen = bits(model)
+        optimizer.save(folder)
+        state = optimizer.state_dict()
+        for forbidden in (optimizer.step, optimizer.sync, lambda: optimizer.load_state_dict(state)):
+            with pytest.raises(RuntimeError, match="inside consensus"):
+                forbidden()
+        with optimizer.consensus():
+            assert torch.equal(seen, bits(model))
+        assert torch.equal(seen, bits(model))
+    resumed, loaded = tiny_gpt(seed=rank), tiny_gpt()
+    steps(resumed, build("ZeroOneAdam", resumed.parameters(), resume=folder), 10, rank, first=18)
+    again = build("ZeroOneAdam", loaded.parameters())
+    again.load_state_dict(state)
+    steps(loaded, again, 10, rank, first=18)
+    steps(model, optimizer, 10, rank, first=18)
+    return [bool(torch.equal(bits(whole), bits(other))) for other in (resumed, loaded, model)]
+
+
+def test_what_is_saved_in_consensus_is_the_training(tmp_path):
+    assert ranks.run(2, saved_in_consensus, str(tmp_path)) == [[True] * 3] * 2
+
+
 def no_sync(rank, wrap):
     model = tiny_gpt()
     if not wrap:

@@ -40,13 +40,21 @@ class _Watch:
     def __init__(self, averaged: bool) -> None:
         self.will_average = averaged  # the gradients of the last forward
         self.averaged = averaged  # some that have arrived since the last zero_grad()
+        self._awaited = not averaged  # whether the backward of that forward is still to come
 
     def forward(self, wrapper: Any, _: Any) -> None:
         if torch.is_grad_enabled():
             self.will_average = wrapper.require_backward_grad_sync
+            self._awaited = True
 
     def arrived(self, _: Tensor) -> None:
         self.averaged = self.averaged or self.will_average
+        self._awaited = False
+
+    def forget(self) -> None:
+        """The gradients are gone. The next may be of the bare module, unless the wrapper's forward came before."""
+        self.averaged = False
+        self.will_average = self.will_average and self._awaited
 
 
 class Wrappers:
@@ -87,4 +95,4 @@ class Wrappers:
     def forget(self) -> None:
         """The gradients are gone."""
         for watch in self._watches:
-            watch.averaged = False
+            watch.forget()

@@ -20,6 +20,9 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from typing import Any, cast
 
@@ -30,6 +33,7 @@ HOST = "THINWIRE_HOST"  # names this worker's host where the machine's name woul
 
 GLANCE = 0.05  # seconds between two looks around
 STORE_GLANCE = 0.25  # seconds between two looks at the store
+ANSWER = 1.0  # seconds for the store to answer
 PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
 FAREWELL = 10.0  # seconds at the end for messages to leave
 LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
@@ -91,7 +95,10 @@ class Wire:
 
     def mean(self, tensor: torch.Tensor) -> None:
         """The mean over all workers, the same bits everywhere; outside the engine, and uncounted by its meter."""
-        dist.all_reduce(tensor, group=self._group)
+        try:
+            dist.all_reduce(tensor, group=self._group)
+        except RuntimeError as error:
+            raise ConnectionError(f"a rank left while their parameters were averaged: {error}") from error
         tensor /= self.size
 
     # ---- called by the engine ----------------------------------------------------------------------
@@ -147,6 +154,7 @@ class Wire:
         leaves = _leaves if self._waiter.waits else self._waiter.wait
         all(leaves(work, give_up) for flights in self._flights for work, _ in flights)
         self._waiter.end()
+        self._board.close()
 
     # ---- waiting -----------------------------------------------------------------------------------
 
@@ -267,63 +275,104 @@ def _leaves(work: Any, give_up: float) -> bool:
 
 
 class _Board:
-    """The group's store as a notice board: who waits for whom, and who was found to be gone or silent first."""
+    """The group's store as a notice board: who waits for whom, and who was found to be gone or silent first.
+
+    The store is in some process, and if that one is stopped, whoever asks it waits for as long: so a thread of its own asks.
+    """
 
     def __init__(self, group: Any, rank: int) -> None:
         store = dist.distributed_c10d._get_default_store()
         store = store.clone() if hasattr(store, "clone") else store  # a connection of its own
         self._store = dist.distributed_c10d.PrefixStore(f"thinwire/{group.group_name}", store)
         self._rank = rank
-        self._noted: int | None = None
+        self._look: Future[str | None] | None = None  # since this worker waits
+        self._clerk = _Clerk()
 
     def waits_for(self, worker: int) -> None:
-        """Writes down whom this worker waits for, and raises what another has found out."""
-        try:
-            if self._noted != worker:
-                self._store.set(f"waits/{self._rank}", str(worker))
-                self._noted = worker
-            found = self._store.get("culprit").decode() if self._store.check(["culprit"]) else None
-        except RuntimeError:  # the store is gone with its process: the connection will tell
+        """Has it written down whom this worker waits for, and raises what another has found out."""
+        if self._look is not None and not self._look.done():
             return
+        found = self._clerk.answer(self._look) if self._look is not None else None
+        self._look = self._clerk.start(lambda: self._note(worker))
         if found is not None:
             raise _error(found)
 
+    def _note(self, worker: int) -> str | None:
+        self._store.set(f"waits/{self._rank}", str(worker))
+        return self._store.get("culprit").decode() if self._store.check(["culprit"]) else None
+
     def waits_no_more(self) -> None:
-        if self._noted is not None:
-            self._noted = None
-            try:
-                self._store.set(f"waits/{self._rank}", "")
-            except RuntimeError:
-                pass
+        if self._look is not None:
+            self._look = None
+            self._clerk.start(lambda: self._store.set(f"waits/{self._rank}", ""))
 
     def gone(self, worker: int) -> ConnectionError | TimeoutError:
         return self._blame(f"gone {worker}")
 
     def silent(self, worker: int) -> ConnectionError | TimeoutError:
-        return self._blame(f"silent {self._end_of_chain(worker)}")
+        return self._blame(f"silent {self._clerk.ask(lambda: self._end_of_chain(worker), worker)}")
 
     def _blame(self, found: str) -> ConnectionError | TimeoutError:
         """The error for what was found first, by this worker or another."""
-        try:
-            found = self._store.compare_set("culprit", "", found).decode()
-        except RuntimeError:
-            pass
-        return _error(found)
+        return _error(self._clerk.ask(lambda: self._store.compare_set("culprit", "", found).decode(), found))
 
     def _end_of_chain(self, worker: int) -> int:
         """Who waits for nobody, at the end of the chain of waits; `worker` itself if that is a ring."""
         at, seen = worker, {self._rank}
-        try:
-            while at not in seen:
-                seen.add(at)
-                key = f"waits/{at}"
-                note = self._store.get(key).decode() if self._store.check([key]) else ""
-                if not note:
-                    return at
-                at = int(note)
-        except RuntimeError:
-            pass
+        while at not in seen:
+            seen.add(at)
+            key = f"waits/{at}"
+            note = self._store.get(key).decode() if self._store.check([key]) else ""
+            if not note:
+                return at
+            at = int(note)
         return worker
+
+    def close(self) -> None:
+        self._clerk.end()
+
+
+class _Clerk:
+    """A thread that asks the store, one thing after the other; nobody need wait for the answer."""
+
+    def __init__(self) -> None:
+        self._questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None  # most runs never ask
+        self._lost = False  # the store is gone with its process, or stands still with it: the connections will tell
+
+    def start(self, question: Callable[[], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if not self._lost:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=(self._questions,), name="thinwire-board", daemon=True)
+                self._thread.start()
+            self._questions.put((question, answer))
+        return answer
+
+    @staticmethod
+    def _run(questions: Any) -> None:
+        while (asked := questions.get()) is not None:
+            question, answer = asked
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                answer.set_exception(error)
+
+    def answer(self, answer: Future[Any], otherwise: Any = None) -> Any:
+        """What was answered, or `otherwise` if nothing is in time; then nothing is asked any more."""
+        try:
+            return otherwise if self._lost else answer.result(ANSWER)
+        except (RuntimeError, FutureTimeout):
+            self._lost = True
+            return otherwise
+
+    def ask(self, question: Callable[[], Any], otherwise: Any) -> Any:
+        return self.answer(self.start(question), otherwise)
+
+    def end(self) -> None:
+        self._questions.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(GLANCE)
 
 
 def _error(found: str) -> ConnectionError | TimeoutError:

@@ -7,6 +7,7 @@ Each takes the place of ``torch.optim.AdamW`` *and* of DDP: every rank computes 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ log = logging.getLogger("thinwire")
 TELLING = 10.0  # seconds for the others to come and hear why this rank does not
 
 OFF_SCHEDULE = 0.1  # of its peak
+
+A_YEAR = 366 * 24 * 3600.0  # seconds
 
 THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
 
@@ -77,14 +80,15 @@ class _Compressed(Optimizer):
                 raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
         for word in config.keys() & THEIRS:
             raise ValueError(f"{word}: a word of torch.optim.AdamW that this optimizer does not have; leave it out")
-        if not (isinstance(deadline, (int, float)) and deadline > 0):
-            raise ValueError(f"deadline = {deadline!r}: accepted: seconds, more than 0")
+        if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= A_YEAR:
+            raise ValueError(f"deadline = {deadline!r}: accepted: seconds, more than 0, at most a year's")
         self._built = False
-        super().__init__(params, {**defaults, "betas": tuple(defaults["betas"])})
+        super().__init__(params, defaults)
         for group in self.param_groups:
-            if not float(group["lr"]) >= 0:
-                raise ValueError(f"lr = {group['lr']}: accepted: a number of at least 0")
+            _check_numbers(group)
+            group["betas"] = tuple(group["betas"])
         self._amp = self._off_schedule = False
+        self._own: Tensor | None = None  # this rank's parameters, while others take their place
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
@@ -200,6 +204,7 @@ class _Compressed(Optimizer):
 
     def _check(self) -> None:
         """Refuses what the engine was not told when it was built."""
+        self._check_own("step()")
         self._wrappers.check_step()
         for group, then in zip(self.param_groups, self._fixed, strict=True):
             now = _fixed(group)
@@ -214,6 +219,7 @@ class _Compressed(Optimizer):
 
     def sync(self) -> None:
         """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together."""
+        self._check_own("sync()")
         with torch.no_grad():
             self._flat.take_params()
             self._worker.sync(self._flat.vector)
@@ -225,21 +231,48 @@ class _Compressed(Optimizer):
 
         Unlike :meth:`sync` it leaves the training as it was, to the bit. Between two syncs of 0/1 Adam it averages the parameters,
         32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.
+
+        Inside, :meth:`save` and :meth:`state_dict` are of the training, that is of the rank's own parameters; ``model.state_dict()``
+        has those of the consensus. Nothing moves the parameters there: :meth:`step`, :meth:`sync` and :meth:`load_state_dict` raise
+        RuntimeError.
         """
-        if self._wire is None or self._worker.is_synced:
+        if self._own is not None or self._wire is None or self._worker.is_synced:
             yield
             return
         with torch.no_grad():
             self._flat.take_params()
-            own = self._flat.values.clone()
-            self._wire.mean(self._flat.values)
+            self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
+            mean = self._flat.values.clone()
+            self._wire.mean(mean)
+            self._own = self._flat.values.clone()
+            self._flat.values.copy_(mean)
             self._flat.give_params()
         try:
             yield
         finally:
             with torch.no_grad():
-                self._flat.values.copy_(own)
+                self._flat.values.copy_(self._own)
+                self._own = None
                 self._flat.give_params()
+
+    def _check_own(self, what: str) -> None:
+        if self._own is not None:
+            raise RuntimeError(f"{what} inside consensus(): the parameters are not this rank's own there; leave the block first")
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """The parameters that training goes on from, also inside :meth:`consensus`."""
+        with torch.no_grad():
+            if self._own is None:
+                self._flat.take_params()
+                yield
+                return
+            mean = self._flat.values.clone()
+            self._flat.values.copy_(self._own)
+            try:
+                yield
+            finally:
+                self._flat.values.copy_(mean)
 
     def traffic(self) -> dict[str, Any]:
         """What this rank has sent and waited for so far: bytes, messages, rounds by kind, seconds by phase."""
@@ -262,22 +295,25 @@ class _Compressed(Optimizer):
 
         ``resume=dir`` at construction goes on from it, also with another number of ranks.
         """
-        with torch.no_grad():
-            self._flat.take_params()
-        self._worker.save(os.fspath(dir), self._flat.vector)
+        with self._training():
+            self._worker.save(os.fspath(dir), self._flat.vector)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this rank: what PyTorch keeps, and the engine's vectors, residues and parameters, under a key of the rank's own.
 
         Residues differ between ranks: every rank saves its own state and loads its own. ``torch.distributed.checkpoint`` does that by
-        itself, for the keys differ.
+        itself, for the keys differ; with another number of ranks it misses keys, and there is :meth:`save`.
+
+        Raises
+        ------
+        RuntimeError
+            If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
         """
         state = super().state_dict()
-        with torch.no_grad():
-            self._flat.take_params()
         types = {"f4": torch.float32, "f8": torch.float64}
         mine = self._worker._state(lambda count, kind: torch.empty(count, dtype=types[kind]))
-        mine["params"] = self._flat.values.clone()
+        with self._training():
+            mine["params"] = self._flat.values.clone()
         state["thinwire"] = {self._place(): mine}
         return state
 
@@ -289,6 +325,7 @@ class _Compressed(Optimizer):
         ValueError
             If it holds no state of this rank among as many, or one of another configuration.
         """
+        self._check_own("load_state_dict()")
         states = state_dict.get("thinwire")
         if not isinstance(states, dict):
             raise ValueError(
@@ -301,12 +338,20 @@ class _Compressed(Optimizer):
                 "with another number of ranks go on from a checkpoint (save(dir), then resume=dir)"
             )
         mine = states[self._place()]
-        if mine["params"].shape != self._flat.values.shape:
-            raise ValueError(f"it is of {mine['params'].numel()} parameters, the model has {self._flat.values.numel()}")
+        params = mine.get("params")
+        if params is None:
+            raise ValueError("the state has no params")
+        if params.shape != self._flat.values.shape:
+            raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
+        before = super().state_dict()
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._worker.load_state_dict(mine)
+        try:
+            self._worker.load_state_dict(mine)
+        except Exception:
+            super().load_state_dict(before)  # what is refused has changed nothing
+            raise
         with torch.no_grad():
-            self._flat.values.copy_(mine["params"])
+            self._flat.values.copy_(params)
             self._flat.give_params()
 
     def _place(self) -> str:
@@ -329,6 +374,21 @@ class _Compressed(Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.__getstate__()
+
+
+def _check_numbers(group: dict[str, Any]) -> None:
+    """What the engine would refuse in words of its own."""
+    try:
+        lr = float(group["lr"])
+    except (TypeError, ValueError):
+        lr = math.nan
+    if not 0 <= lr < math.inf:
+        raise ValueError(f"lr = {group['lr']!r}: accepted: a number of at least 0")
+    if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
+        raise ValueError(f"betas = {group['betas']!r}: accepted: two numbers, from 0 to less than 1")
+    for word in ("eps", "weight_decay"):
+        if isinstance(group[word], bool) or not isinstance(group[word], (int, float)):
+            raise ValueError(f"{word} = {group[word]!r}: accepted: a number of at least 0")
 
 
 def _fixed(group: dict[str, Any]) -> dict[str, Any]:

@@ -343,6 +343,11 @@ impl Worker {
         self.guarded(Worker::meet)
     }
 
+    /// Whether an error has ended this worker. It may have met it in the middle of a step, and its state is none to go on from.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// Whether all replicas hold the same parameters now.
     pub fn is_synced(&self) -> bool {
         self.optimizer.is_synced()

@@ -4,11 +4,11 @@
 //! alone, such as reading a file, is agreed on: all go on, or all end, and whoever failed says why.
 
 use crate::failure::{Failure, Outcome};
-#[cfg(feature = "mpi")]
 use crate::screen::say;
 use crate::settings::Transport;
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 #[cfg(feature = "mpi")]
@@ -238,11 +238,26 @@ pub fn gather(group: &mut dyn Collective, told: &[u8], during: &'static str) -> 
 
 impl Processes {
     fn start() -> Result<Processes> {
-        let world = World::start()?;
+        let world = watched(World::start)?;
         let control = world.group(SETTING_UP)?;
         let (rank, hosts) = (control.rank(), control.hosts());
         Ok(Processes { control: Mutex::new(Box::new(control)), rank, hosts, world })
     }
+}
+
+/// Starting MPI is one call that waits for all processes and knows no deadline: another thread looks at the clock.
+fn watched<T>(start: impl FnOnce() -> T) -> T {
+    let (started, starts) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if starts.recv_timeout(SETTING_UP) == Err(RecvTimeoutError::Timeout) {
+            let (worker, seconds) = (rank_by_environment().unwrap_or(0), SETTING_UP.as_secs());
+            say!("worker {worker}: error: MPI did not start within {seconds} s: a process is missing, or stands still");
+            std::process::exit(1);
+        }
+    });
+    let world = start();
+    drop(started);
+    world
 }
 
 /// What stands for MPI where there is none.
@@ -296,6 +311,19 @@ fn started() -> Option<usize> {
 /// This process's rank, before MPI has started.
 pub fn rank_by_environment() -> Option<usize> {
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].into_iter().find_map(number)
+}
+
+/// Whether this process is to say what is wrong with its arguments, before MPI has started. Mostly all have the same: one answer is
+/// enough, and mpirun ends the others. Who is still there a second later was the only one, and says so.
+pub fn speaks_of_usage() -> bool {
+    match (rank_by_environment(), launcher()) {
+        (None | Some(0), _) => true,
+        (_, Some("mpirun")) => {
+            std::thread::sleep(Duration::from_secs(1));
+            true
+        }
+        _ => false,
+    }
 }
 
 /// srun starts several tasks, and without MPI each of them would train alone.

@@ -47,7 +47,9 @@ pub enum Error {
     #[error("{problem}")]
     Transport { problem: String },
 
-    #[error("this worker stopped in the middle of something, at an earlier error or interrupt; resume from a checkpoint")]
+    #[error(
+        "this worker stopped in the middle of something, at an earlier error or interrupt; resume from a checkpoint"
+    )]
     Stopped,
 
     #[error("checkpoint {path}: {problem}")]

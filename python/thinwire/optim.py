@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -53,7 +53,7 @@ class _Compressed(Optimizer):
         weight_decay: float = 1e-2,
         *,
         process_group: Any = None,
-        init: str = "check",
+        init: Literal["check", "broadcast"] = "check",
         deadline: float = 300.0,
         resume: str | os.PathLike[str] | None = None,
         **config: Any,

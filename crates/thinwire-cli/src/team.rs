@@ -218,7 +218,11 @@ impl Processes {
     fn gather<T: Serialize + for<'a> Deserialize<'a>>(&self, told: &T) -> Result<Vec<T>> {
         let group = &mut **self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let all = gather(group, &serde_json::to_vec(told)?, "setting up")?;
-        all.iter().map(|told| Ok(serde_json::from_slice(told)?)).collect()
+        let read = |(worker, told): (usize, &Vec<u8>)| {
+            let other = |_| anyhow!("worker {worker} does something else: give all processes the same command");
+            serde_json::from_slice(told).map_err(other)
+        };
+        all.iter().enumerate().map(read).collect()
     }
 }
 

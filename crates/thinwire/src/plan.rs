@@ -75,7 +75,11 @@ impl Plan {
         config.groups(params)?;
         let calendar = config.calendar();
         if calendar == (Calendar::OneBit { warmup: None }) {
-            return Err(Error::config("warmup", "auto", "only the run will tell; to plan, give a number of steps"));
+            return Err(Error::config(
+                "warmup",
+                "auto",
+                "only the run will tell; to plan, set warmup to a number of steps",
+            ));
         }
         let shape = config.shape(params, workers);
         let codings = config.codings(shape, &config.hosts(&hosts)?);

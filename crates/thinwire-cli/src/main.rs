@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            if team::speaks_of_usage() {
+            // All processes of a launcher got the same arguments: one answer is enough.
+            if team::rank_by_environment().unwrap_or(0) == 0 {
                 let _ = error.print();
             }
             return ExitCode::from(error.exit_code() as u8);
@@ -77,7 +78,8 @@ fn main() -> ExitCode {
 fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
-        Err(Failure::Usage(_)) if !team::speaks_of_usage() => return ExitCode::from(2),
+        // As above: what is wrong with the arguments is wrong for all of them.
+        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
         Err(failure) => return ended(Err(failure), team::rank_by_environment()),
     };
     let outcome = work(&team);

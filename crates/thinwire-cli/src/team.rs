@@ -317,19 +317,6 @@ pub fn rank_by_environment() -> Option<usize> {
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].into_iter().find_map(number)
 }
 
-/// Whether this process is to say what is wrong with its arguments, before MPI has started. Mostly all have the same: one answer is
-/// enough, and mpirun ends the others. Who is still there a second later was the only one, and says so.
-pub fn speaks_of_usage() -> bool {
-    match (rank_by_environment(), launcher()) {
-        (None | Some(0), _) => true,
-        (_, Some("mpirun")) => {
-            std::thread::sleep(Duration::from_secs(1));
-            true
-        }
-        _ => false,
-    }
-}
-
 /// srun starts several tasks, and without MPI each of them would train alone.
 fn alone_in_slurm() -> Result<()> {
     match (number("SLURM_STEP_NUM_TASKS"), number("SLURM_PROCID")) {

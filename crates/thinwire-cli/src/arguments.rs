@@ -88,6 +88,9 @@ pub struct Probe {
     /// Codecs of the means, such as f32, bf16, sign, uniform4; f32 and bf16 average exactly, the others coarsely
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = "f32,bf16,sign")]
     pub codecs: Vec<String>,
+    /// How coarse means keep what was not said yet: f32, bf16, or both in turn
+    #[arg(long, value_name = "A,B", value_delimiter = ',', default_value = "f32")]
+    pub residues: Vec<String>,
     /// How often each mean is taken; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,

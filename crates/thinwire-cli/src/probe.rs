@@ -13,12 +13,14 @@ use crate::train;
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::{Duration, Instant};
 use thinwire::codec::CodecName;
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::Operation;
 use thinwire::optimizer::Now;
+use thinwire::residue::Precision;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
 use thinwire::{Collective, Config, Floats, Name};
@@ -82,7 +84,7 @@ pub struct Mean {
 }
 
 pub fn command(arguments: &Probe, team: &Team) -> Outcome {
-    let (workers, codecs) = team.agree(check(arguments, team).map_err(Failure::Usage))?;
+    let (workers, kinds) = team.agree(check(arguments, team).map_err(Failure::Usage))?;
     let deadline = Duration::from_secs(arguments.deadline);
     let said = |what: &str| {
         if !arguments.quiet && team.leads() {
@@ -96,9 +98,9 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
         said("MPI_Allreduce");
         probed.means.push(first(team.run(workers, 1, deadline, |group| all_reduce(group, arguments, team)))?);
     }
-    for codec in codecs {
-        said(&format!("the mean by {codec}"));
-        probed.means.push(first(team.run(workers, 1, deadline, |group| mean(group, codec, arguments)))?);
+    for kind in kinds {
+        said(&format!("the {kind}"));
+        probed.means.push(first(team.run(workers, 1, deadline, |group| mean(group, kind, arguments)))?);
     }
     if team.leads() && !arguments.quiet {
         show(&probed);
@@ -109,13 +111,40 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
     Ok(())
 }
 
-fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<CodecName>)> {
+/// A mean to take: exact if the codec is a cast, coarse with its residues if not.
+#[derive(Clone, Copy)]
+enum Kind {
+    Exact(CodecName),
+    Coarse(CodecName, Precision),
+}
+
+/// Its name in the table.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Exact(CodecName::F32) => f.write_str(EXACT_F32),
+            Kind::Exact(codec) => write!(f, "exact mean, {codec}"),
+            Kind::Coarse(codec, Precision::F32) => write!(f, "coarse mean, {codec}"),
+            Kind::Coarse(codec, Precision::Bf16) => write!(f, "coarse mean, {codec}, residue bf16"),
+        }
+    }
+}
+
+fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<Kind>)> {
     let workers = team.size().or(arguments.workers).unwrap_or(4);
     let given = arguments.workers.unwrap_or(workers);
     ensure!(given == workers, "--workers {given}: {workers} processes were started, and each is a worker");
     ensure!((2..=1024).contains(&workers), "--workers {workers}: accepted: 2 to 1024");
-    let parse = |name: &String| name.parse::<CodecName>().with_context(|| format!("--codecs {name}"));
-    Ok((workers, arguments.codecs.iter().map(parse).collect::<Result<_>>()?))
+    let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("--residues {name}"));
+    let precisions = arguments.residues.iter().map(precision).collect::<Result<Vec<_>>>()?;
+    let mut kinds = Vec::new();
+    for name in &arguments.codecs {
+        match name.parse::<CodecName>().with_context(|| format!("--codecs {name}"))? {
+            cast @ (CodecName::F32 | CodecName::Bf16 | CodecName::F16) => kinds.push(Kind::Exact(cast)),
+            codec => kinds.extend(precisions.iter().map(|precision| Kind::Coarse(codec, *precision))),
+        }
+    }
+    Ok((workers, kinds))
 }
 
 /// What the first worker of this process found, unless one failed.
@@ -269,16 +298,17 @@ fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) ->
     Ok(Mean::of("MPI_Allreduce, f32".to_owned(), arguments.values, sent, runs))
 }
 
-/// A mean as the engine takes it in training: exact if the codec is a cast, coarse with its residues if not.
-fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Result<Mean> {
+/// A mean as the engine takes it in training.
+fn mean(group: Box<dyn Collective>, kind: Kind, arguments: &Probe) -> Result<Mean> {
     let usual = Config::new(Name::Adam).resolved()?;
     let (block, bucket) = (usual.block.expect("resolved"), usual.bucket.expect("resolved"));
     let shape = Shape { values: arguments.values, block, workers: group.size(), topology: Topology::Sharded };
-    let coding = || Some(Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(bucket)));
-    let exact = matches!(codec, CodecName::F32 | CodecName::Bf16 | CodecName::F16);
-    let (round, codings) = match exact {
-        true => (Round::Exact, Codings { exact: coding(), coarse: None }),
-        false => (Round::Coarse, Codings { exact: None, coarse: coding() }),
+    let coding = |codec| Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(bucket));
+    let (round, codings) = match kind {
+        Kind::Exact(codec) => (Round::Exact, Codings { exact: Some(coding(codec)), coarse: None }),
+        Kind::Coarse(codec, precision) => {
+            (Round::Coarse, Codings { exact: None, coarse: Some(coding(codec).keeping(precision)) })
+        }
     };
     let mut exchange = Exchange::new(shape, codings, group, Threads::new(1)?);
     let mut x = vector(arguments.values);
@@ -291,9 +321,7 @@ fn mean(group: Box<dyn Collective>, codec: CodecName, arguments: &Probe) -> Resu
         runs.push(slowest(&exchange.gather(Operation::Note, step, &took)?)?);
     }
     let sent = exchange.group.traffic.bytes_sent / (u64::from(arguments.repeats) + 1);
-    let kind = if exact { "exact" } else { "coarse" };
-    let name = if codec == CodecName::F32 { EXACT_F32.to_owned() } else { format!("{kind} mean, {codec}") };
-    Ok(Mean::of(name, arguments.values, sent, runs))
+    Ok(Mean::of(kind.to_string(), arguments.values, sent, runs))
 }
 
 impl Mean {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use thinwire::Floats;
 use thinwire::codec::{Codec, Fault, Sign};
 use thinwire::kernel::{self, Level, Stream, update};
+use thinwire::residue::Owed;
 use thinwire::tiles::{Cut, Span, Threads, Vectors};
 
 const ROUNDS: usize = 9;
@@ -32,6 +33,8 @@ struct Data {
     c: Vector,
     d: Vector,
     e: Vector,
+    /// Two values in each.
+    halves: Vector,
     bits: Vec<u8>,
 }
 
@@ -39,7 +42,7 @@ impl Data {
     fn new(len: usize, vector: fn(usize) -> Vector) -> Data {
         let random = || random(vector(len));
         let bits = vec![0; len.div_ceil(BLOCK) * Sign.encoded_len(BLOCK)];
-        Data { a: random(), b: random(), c: random(), d: random(), e: random(), bits }
+        Data { a: random(), b: random(), c: random(), d: random(), e: random(), halves: vector(len / 2), bits }
     }
 }
 
@@ -54,7 +57,7 @@ const K: update::Scalars = update::Scalars {
     floor: 0.0,
 };
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     Case {
         name: "triad",
         bytes: 12.0,
@@ -65,7 +68,19 @@ const CASES: [Case; 10] = [
             });
         },
     },
-    Case { name: "sign encode with feedback", bytes: 12.0 + SIGN_BYTES, run: encode },
+    Case {
+        name: "sign encode with feedback",
+        bytes: 12.0 + SIGN_BYTES,
+        run: |data, threads| encode(&data.a, Owed::Wide(&mut data.e), &mut data.bits, threads),
+    },
+    Case {
+        name: "the same, residue in bf16",
+        bytes: 8.0 + SIGN_BYTES,
+        run: |data, threads| {
+            let halves = bytemuck::cast_slice_mut(&mut data.halves);
+            encode(&data.a, Owed::Half(halves), &mut data.bits, threads);
+        },
+    },
     Case { name: "sign decode and accumulate", bytes: 8.0 + SIGN_BYTES, run: decode_add },
     Case { name: "sign decode", bytes: 4.0 + SIGN_BYTES, run: decode },
     Case { name: "sign decode past the caches", bytes: 4.0 + SIGN_BYTES, run: decode_streaming },
@@ -127,13 +142,11 @@ fn cut() -> Cut {
     Cut { block: BLOCK, encoded: Sign.encoded_len(BLOCK) }
 }
 
-fn encode(data: &mut Data, threads: &Threads) {
-    let vectors = Vectors { read: [&data.a], write: [] };
-    let span = Span { range: 0..data.a.len(), vectors, residue: &mut data.e, bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk(span, |tile: Span<'_, 1, 0>, _| {
-        let (Vectors { read: [x], .. }, mut blocks) = tile.into_blocks();
-        blocks.try_for_each(|(block, residue, bytes)| Sign.encode_with(&x[block], residue, bytes))
-    });
+fn encode(x: &[f32], residue: Owed<'_>, bytes: &mut [u8], threads: &Threads) {
+    let vectors = Vectors { read: [x], write: [] };
+    let span = Span { range: 0..x.len(), vectors, residue, bytes, cut: cut() };
+    let done = threads
+        .walk(span, |tile: Span<'_, 1, 0>, _| tile.cut.encode(&Sign, tile.vectors.read[0], tile.residue, tile.bytes));
     done.expect("finite values");
 }
 
@@ -153,13 +166,10 @@ type Decode = for<'a> fn(&[u8], &'a mut [f32], &Stream<'a>) -> Result<(), Fault>
 
 fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
     let vectors = Vectors { read: [], write: [&mut data.d] };
-    let span = Span { range: 0..data.a.len(), vectors, residue: &mut [], bytes: &mut data.bits, cut: cut() };
+    let span = Span { range: 0..data.a.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bits, cut: cut() };
     let done = threads.walk_streaming(span, |tile: Span<'_, 0, 1>, _, stream| {
-        let (Vectors { write: [mut out], .. }, mut blocks) = tile.into_blocks();
-        blocks.try_for_each(|(block, _, bytes)| {
-            let out = out.split_off_mut(..block.len()).expect("as long as its blocks");
-            decode(bytes, out, stream)
-        })
+        let Vectors { write: [out], .. } = tile.vectors;
+        tile.cut.blocks(tile.bytes, out).try_for_each(|(bytes, out)| decode(bytes, out, stream))
     });
     done.expect("what was encoded");
 }
@@ -224,7 +234,7 @@ fn report(data: &mut Data, count: usize, alone: &mut Vec<f64>) {
         seconds(case, data, threads);
         let (mut ratios, mut times) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            encode(data, threads); // valid bits, and no kernel finds its vectors in the cache
+            encode(&data.a, Owed::Wide(&mut data.e), &mut data.bits, threads); // valid bits, and no kernel finds its vectors in the cache
             let copy = copy_seconds(data, count);
             let time = seconds(case, data, threads);
             copies.push(copy);

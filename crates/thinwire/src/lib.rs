@@ -42,6 +42,7 @@ pub mod schedule;
 pub mod codec;
 pub mod kernel;
 pub mod memory;
+pub mod residue;
 pub mod tiles;
 pub mod gradient;
 pub mod hosts;

@@ -212,7 +212,7 @@ impl Plan {
     pub fn memory(&self, rank: usize) -> Memory {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let word = 4 * self.shape.values as u64;
-        let residues = self.codings.coarse.as_ref().map_or(0, |coding| word + 4 * coding.owned(rank).len() as u64);
+        let residues = self.codings.coarse.as_ref().map_or(0, |coding| coding.residue_bytes(rank) as u64);
         let local = if self.name == Name::ZeroOneAdam { 2 * word } else { 0 };
         let clipping = if self.clips && self.codings.exact.is_some() { word } else { 0 };
         Memory {

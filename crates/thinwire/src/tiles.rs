@@ -3,9 +3,10 @@
 //! A tile stays in the first-level cache while all that has to happen to it happens; that is how passes over memory are
 //! fused. Tiles do not depend on each other, so the number of threads changes no bit of any result.
 
-use crate::codec::MAX_BLOCK;
+use crate::codec::{Codec, Fault, MAX_BLOCK};
 use crate::error::{Error, Result};
 use crate::kernel::{Stream, streaming};
+use crate::residue::Owed;
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -47,15 +48,12 @@ impl<'a, const R: usize, const W: usize> Vectors<'a, R, W> {
 pub struct Span<'a, const R: usize, const W: usize> {
     pub range: Range<usize>,
     pub vectors: Vectors<'a, R, W>,
-    /// As long as the range, or empty.
-    pub residue: &'a mut [f32],
+    /// As long as the range, or nothing.
+    pub residue: Owed<'a>,
     /// The encoded blocks of the range, or empty.
     pub bytes: &'a mut [u8],
     pub cut: Cut,
 }
-
-/// Where a block lies in its span, its residue, and its bytes; these two may be empty.
-pub type Block<'a> = (Range<usize>, &'a mut [f32], &'a mut [u8]);
 
 /// How a span's blocks are cut: values in a block, bytes of a block.
 #[derive(Clone, Copy)]
@@ -68,6 +66,29 @@ impl Cut {
     /// For spans without bytes.
     pub const NONE: Cut = Cut { block: TILE, encoded: 0 };
 
+    /// bytes ← x, block by block, with what is owed of it.
+    pub fn encode(self, codec: &dyn Codec, x: &[f32], residue: Owed<'_>, bytes: &mut [u8]) -> Result<(), Fault> {
+        let mut blocks = x.chunks(self.block).zip(bytes.chunks_mut(self.encoded));
+        match residue {
+            Owed::Nothing => blocks.try_for_each(|(x, bytes)| codec.encode(x, bytes)),
+            Owed::Wide(e) => {
+                blocks.zip(e.chunks_mut(self.block)).try_for_each(|((x, bytes), e)| codec.encode_with(x, e, bytes))
+            }
+            Owed::Half(e) => {
+                blocks.zip(e.chunks_mut(self.block)).try_for_each(|((x, bytes), e)| codec.encode_with_half(x, e, bytes))
+            }
+        }
+    }
+
+    /// Each block of `bytes`, and the values that it stands for.
+    pub fn blocks<'b, 'v>(
+        self,
+        bytes: &'b [u8],
+        values: &'v mut [f32],
+    ) -> impl Iterator<Item = (&'b [u8], &'v mut [f32])> + use<'b, 'v> {
+        bytes.chunks(self.encoded).zip(values.chunks_mut(self.block))
+    }
+
     /// The values of a tile: as many whole blocks as fit.
     fn tile(self) -> usize {
         TILE / self.block * self.block
@@ -77,14 +98,14 @@ impl Cut {
 impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
     /// A span of vectors alone.
     pub fn of(range: Range<usize>, vectors: Vectors<'a, R, W>) -> Span<'a, R, W> {
-        Span { range, vectors, residue: &mut [], bytes: &mut [], cut: Cut::NONE }
+        Span { range, vectors, residue: Owed::Nothing, bytes: &mut [], cut: Cut::NONE }
     }
 
     /// `middle` is a whole number of blocks.
     fn split_at(self, middle: usize) -> (Span<'a, R, W>, Span<'a, R, W>) {
         let at = self.range.start + middle;
         let (left, right) = self.vectors.split_at(middle);
-        let (left_residue, right_residue) = self.residue.split_at_mut(middle.min(self.residue.len()));
+        let (left_residue, right_residue) = self.residue.split_at(middle);
         let (left_bytes, right_bytes) = self.bytes.split_at_mut(middle / self.cut.block * self.cut.encoded);
         (
             Span {
@@ -102,19 +123,6 @@ impl<'a, const R: usize, const W: usize> Span<'a, R, W> {
                 cut: self.cut,
             },
         )
-    }
-
-    /// The vectors of this span, and its blocks.
-    pub fn into_blocks(self) -> (Vectors<'a, R, W>, impl Iterator<Item = Block<'a>>) {
-        let Span { range, vectors, mut residue, mut bytes, cut: Cut { block, encoded } } = self;
-        let len = range.len();
-        let ranges = (0..len).step_by(block).map(move |from| from..(from + block).min(len));
-        let blocks = ranges.map(move |range| {
-            let own = residue.split_off_mut(..range.len().min(residue.len())).expect("the residue of the range");
-            let coded = bytes.split_off_mut(..encoded.min(bytes.len())).expect("the bytes of the range");
-            (range, own, coded)
-        });
-        (vectors, blocks)
     }
 
     /// Calls `work` on every tile; forks while there are more values than `grain`.

@@ -10,6 +10,7 @@ use thinwire::config::{Freeze, Hierarchy, NonFinite, Preset, Sync, Warmup};
 use thinwire::groups::Group;
 use thinwire::layout::Topology;
 use thinwire::optimizer::Theta;
+use thinwire::residue::Precision;
 use thinwire::schedule::Decay;
 use thinwire::{CodecName, Config, LearningRate, Name, Plan, Solo, Worker, threads};
 
@@ -41,6 +42,7 @@ codec = 'uniform4'
 codec_up = 'topk0.01'
 codec_down = 'power3'
 exact_codec = 'bf16'
+residue = 'bf16'
 block = 64
 topology = 'central'
 hierarchy = 'hosts'
@@ -81,6 +83,7 @@ fn all_words() -> Config {
         codec_up: Some(CodecName::TopK(10_000)),
         codec_down: Some(CodecName::Power2(3)),
         exact_codec: Some(CodecName::Bf16),
+        residue: Some(Precision::Bf16),
         block: Some(64),
         topology: Some(Topology::Central),
         hierarchy: Some(Hierarchy::Hosts),
@@ -156,7 +159,8 @@ fn every_value_of_a_word_is_read() {
 /// What is resolved, as TOML, word for word, but for the words that all optimizers share.
 fn written_out(words: &str) -> String {
     let config = Config { learning_rate: None, ..resolved(words) };
-    let shared = ["betas", "eps", "block", "topology", "hierarchy", "host_codec", "non_finite", "threads", "bucket"];
+    let shared =
+        ["betas", "eps", "residue", "block", "topology", "hierarchy", "host_codec", "non_finite", "threads", "bucket"];
     let text = toml::to_string(&config).unwrap();
     let lines = text.lines().filter(|line| !shared.iter().any(|key| line.starts_with(&format!("{key} = "))));
     lines.collect::<Vec<_>>().join("; ")
@@ -169,6 +173,9 @@ fn defaults_are_written_out() {
     assert_eq!((shared.topology, shared.non_finite), (Some(Topology::Sharded), Some(NonFinite::Error)));
     assert_eq!((shared.threads, shared.bucket), (Some(1), Some(4 << 20)));
     assert_eq!((shared.hierarchy, shared.host_codec), (Some(Hierarchy::Auto), Some(CodecName::F32)));
+    for coded in ["one-bit-adam", "zero-one-adam", "efficient-adam"] {
+        assert_eq!(resolved(&format!("name = '{coded}'")).residue, Some(Precision::F32));
+    }
     let adam = "weight_decay = 0.01; bias_correction = true";
     let signs = "codec_up = \"sign\"; codec_down = \"sign\"; exact_codec = \"f32\"";
     let signs_and_bf16 = signs.replace("f32", "bf16");

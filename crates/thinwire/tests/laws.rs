@@ -19,7 +19,7 @@ use proptest::num::f32::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
-use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK};
+use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, TOGETHER};
 use thinwire::kernel::streaming;
 use thinwire::{Floats, layout};
 
@@ -248,16 +248,34 @@ fn decode_add_adds_what_decode_gives() {
 }
 
 #[test]
-fn four_are_added_one_after_the_other() {
+fn several_are_added_one_after_the_other() {
     for_blocks(|name, codec, z| {
         let four = [0, 1, 2, 3].map(|by| encoded(codec, &z.iter().map(|z| z / (1 << by) as f32).collect::<Vec<_>>()));
+        let four = four.each_ref().map(|bytes| &bytes[..]);
         let before = (0..z.len()).map(|k| (k as f32).sin()).collect::<Vec<_>>();
-        let (mut sum, mut want) = (before.clone(), before);
-        codec.decode_add_four(four.each_ref().map(|bytes| &bytes[..]), &mut sum).expect("what the codec wrote");
-        four.iter().for_each(|bytes| codec.decode_add(bytes, &mut want).expect("what the codec wrote"));
-        prop_assert_eq!(sum, want, "{}", name);
+        for (count, fresh, divisor) in (0..=TOGETHER).flat_map(|count| [(count, true, 4.0), (count, false, 3.0)]) {
+            let mut sum = before.clone();
+            codec.add_up(&four[..count], fresh, divisor, &mut sum).expect("what the codec wrote");
+            let mut want = if fresh { vec![0.0; z.len()] } else { before.clone() };
+            four[..count].iter().for_each(|bytes| codec.decode_add(bytes, &mut want).expect("what the codec wrote"));
+            want.iter_mut().for_each(|want| *want /= divisor);
+            prop_assert_eq!(sum, want, "{} of {}", count, name);
+        }
         Ok(())
     });
+}
+
+#[test]
+fn of_several_the_faulty_one_is_named() {
+    for (name, _) in table() {
+        let codec = name.codec();
+        let (good, bad) = (encoded(&*codec, &[1.0; 9]), vec![0; codec.encoded_len(9) + 1]);
+        for place in 0..TOGETHER {
+            let some: [&[u8]; TOGETHER] = std::array::from_fn(|i| if i == place { &bad[..] } else { &good[..] });
+            let (which, fault) = codec.add_up(&some, true, 1.0, &mut [0.0; 9]).expect_err("a wrong length");
+            assert!(which == place && matches!(fault, Fault::Length { .. }), "{name}: {which}, {fault}");
+        }
+    }
 }
 
 #[test]

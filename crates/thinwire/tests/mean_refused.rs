@@ -13,6 +13,7 @@ use thinwire::codec::CodecName;
 use thinwire::collective::threads;
 use thinwire::layout::{Shape, Topology};
 use thinwire::message::{HEADER_LEN, Operation};
+use thinwire::residue::Precision;
 use thinwire::schedule::Round;
 use thinwire::{Collective, Error, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -43,6 +44,7 @@ const COMMON: Belief = Belief {
         exact: CodecName::F32,
         up: CodecName::Sign,
         down: CodecName::Sign,
+        residue: Precision::F32,
         bucket: 64,
         threads: 1,
     },

@@ -130,7 +130,7 @@ fn config(words: &str) -> Config {
     Config { learning_rate: Some(rate()), ..config }.resolved().unwrap()
 }
 
-const CASES: [&str; 7] = [
+const CASES: [&str; 8] = [
     "name = \"adam\"",
     "name = \"adam\"\nexact_codec = \"bf16\"",
     "name = \"one-bit-adam\"\nwarmup = 10",
@@ -138,6 +138,7 @@ const CASES: [&str; 7] = [
     "name = \"zero-one-adam\"\ncodec = \"uniform4\"",
     "name = \"efficient-adam\"",
     "name = \"efficient-adam\"\ncodec_up = \"sign\"\ncodec_down = \"f32\"",
+    "name = \"efficient-adam\"\nresidue = \"bf16\"",
 ];
 
 fn gradient(rank: usize, t: u64, x: &[f32]) -> Vec<f32> {

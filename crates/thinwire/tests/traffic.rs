@@ -222,6 +222,18 @@ fn memory_is_as_planned() {
     }
 }
 
+/// Half of the residues' words, and of nothing else.
+#[test]
+fn residues_of_sixteen_bits_take_half_the_memory() {
+    let planned = |name: &str, residue: &str| {
+        let words = format!("name = '{name}'; residue = '{residue}'; block = {BLOCK}");
+        Plan::new(&config(&words), LEN, 3, STEPS).unwrap().memory(1).beyond_adam
+    };
+    let wide = planned("efficient-adam", "f32"); // nothing but residues
+    assert_eq!(2 * planned("efficient-adam", "bf16"), wide);
+    assert_eq!(2 * (planned("zero-one-adam", "f32") - planned("zero-one-adam", "bf16")), wide);
+}
+
 /// Two hosts of four workers need fewer buffers than eight of one, though messages inside a host are longer.
 #[test]
 fn buffers_are_planned_by_host() {

@@ -13,7 +13,7 @@ use thinwire::CodecName;
 use thinwire::Floats;
 use thinwire::codec::MAX_BLOCK;
 use thinwire::kernel::update::{Scalars, Since};
-use thinwire::kernel::{Level, bits, reduce, sign, streaming, update, use_level};
+use thinwire::kernel::{Level, bf16, bits, reduce, scale, sign, streaming, update, use_level};
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
 
@@ -42,14 +42,25 @@ const KERNELS: &[(&str, Kernel)] = &[
         reduce::add_squares(&c.g, &mut lanes);
         lanes.into_iter().flat_map(double).collect()
     }),
-    ("thinwire::kernel::scale::add_sum_abs", |mut c| {
-        [double(thinwire::kernel::scale::add_sum_abs(&c.g, &mut c.m)), words([c.m])].concat()
-    }),
+    ("scale::sum_abs", |c| [double(scale::sum_abs(&c.g, &c.m)), double(scale::sum_abs(&c.g, &halves(&c.m)))].concat()),
     ("reduce::add_max_abs", |mut c| words([vec![reduce::add_max_abs(&c.g, &mut c.m)], c.m])),
     ("sign::pack", |mut c| {
         let mut signs = vec![0xa5; sign::packed_len(c.g.len())];
-        sign::pack(c.k.rate, &mut c.g, &mut signs);
-        [words([c.g]), octets(&signs)].concat()
+        sign::pack(c.k.rate, &c.g, &mut c.m, &mut signs);
+        [words([c.m]), octets(&signs)].concat()
+    }),
+    ("sign::pack, residue in bf16", |c| {
+        let (mut e, mut signs) = (halves(&c.m), vec![0xa5; sign::packed_len(c.g.len())]);
+        sign::pack(c.k.rate, &c.g, &mut e, &mut signs);
+        [octets(e.as_flattened()), octets(&signs)].concat()
+    }),
+    ("bf16", |c| {
+        let (halves, mut wide) = (halves(&c.g), vec![0.0; c.g.len()]);
+        bf16::read(&halves, &mut wide);
+        let mut rounded = c.g.clone();
+        bf16::round(&mut rounded);
+        assert!(words([rounded]) == words([wide.clone()]));
+        [octets(halves.as_flattened()), words([wide])].concat()
     }),
     ("sign::unpack", |mut c| {
         sign::unpack(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
@@ -70,13 +81,18 @@ const KERNELS: &[(&str, Kernel)] = &[
         // Where a line begins, and where none does.
         words([unpack(&mut out[..c.x.len()]), unpack(&mut out[1..])])
     }),
-    ("sign::unpack_add_four", |mut c| {
+    ("sign::add_up", |c| {
         let packed = sign::packed_len(c.x.len());
         let signs =
             [0, 1, 2, 3].map(|i| c.bytes.iter().map(|byte| byte.rotate_left(i)).take(packed).collect::<Vec<_>>());
         let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
-        sign::unpack_add_four(scales, signs.each_ref().map(|signs| &signs[..]), &mut c.x);
-        words([c.x])
+        let some: [_; 4] = std::array::from_fn(|i| (scales[i], &signs[i][..]));
+        let sum = |(count, fresh, divisor)| {
+            let mut sum = c.x.clone();
+            sign::add_up(&some[..count], fresh, divisor, &mut sum);
+            words([sum])
+        };
+        (0..=4).flat_map(|count| [(count, true, 4.0), (count, false, 3.0)]).flat_map(sum).collect()
     }),
     ("bits::pack", |c| WIDTHS.flat_map(|width| packed(width, &c)).collect()),
     ("bits::unpack", |c| WIDTHS.flat_map(|width| unpacked(width, &c)).collect()),
@@ -133,6 +149,12 @@ const KERNELS: &[(&str, Kernel)] = &[
     }),
     ("codec", |c| codecs().flat_map(|name| recoded(name, &c)).collect()),
 ];
+
+fn halves(x: &[f32]) -> Vec<bf16::Half> {
+    let mut halves = vec![[0xa5; 2]; x.len()];
+    bf16::write(x, &mut halves);
+    halves
+}
 
 const WIDTHS: std::ops::RangeInclusive<u32> = 1..=8;
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use thinwire::codec::{Codec, Fault};
 use thinwire::layout::encoded_len;
+use thinwire::residue::Owed;
 use thinwire::tiles::{Cut, Span, Threads, Vectors};
 use thinwire::{CodecName, Floats};
 
@@ -110,11 +111,9 @@ pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
 fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
     let vectors = Vectors { read: [&data.x], write: [] };
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
-    let span = Span { range: 0..data.x.len(), vectors, residue: &mut data.residue, bytes: &mut data.bytes, cut };
-    threads.walk(span, |tile: Span<'_, 1, 0>, _| {
-        let (Vectors { read: [x], .. }, mut blocks) = tile.into_blocks();
-        blocks.try_for_each(|(block, residue, bytes)| codec.encode_with(&x[block], residue, bytes))
-    })
+    let span =
+        Span { range: 0..data.x.len(), vectors, residue: Owed::Wide(&mut data.residue), bytes: &mut data.bytes, cut };
+    threads.walk(span, |tile: Span<'_, 1, 0>, _| tile.cut.encode(codec, tile.vectors.read[0], tile.residue, tile.bytes))
 }
 
 fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
@@ -128,10 +127,10 @@ fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
 fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
     let vectors = Vectors { read: [], write: [&mut *data.y] };
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
-    let span = Span { range: 0..data.x.len(), vectors, residue: &mut [], bytes: &mut data.bytes, cut };
+    let span = Span { range: 0..data.x.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bytes, cut };
     threads.walk(span, |tile: Span<'_, 0, 1>, _| {
-        let (Vectors { write: [out], .. }, mut blocks) = tile.into_blocks();
-        blocks.try_for_each(|(block, _, bytes)| decode(codec, bytes, &mut out[block]))
+        let Vectors { write: [out], .. } = tile.vectors;
+        tile.cut.blocks(tile.bytes, out).try_for_each(|(bytes, out)| decode(codec, bytes, out))
     })
 }
 

@@ -16,13 +16,14 @@ pub fn config(words: &str, steps: u64) -> Config {
     Config { learning_rate: Some(rate), ..config }.resolved().unwrap()
 }
 
-pub const CASES: [&str; 6] = [
+pub const CASES: [&str; 7] = [
     "name = \"adam\"",
     "name = \"one-bit-adam\"\nwarmup = 10\nclip = 30.0",
     "name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 3\nvariance_gap = 2",
     "name = \"zero-one-adam\"\ncodec = \"uniform4\"\nexact_codec = \"f32\"",
     "name = \"efficient-adam\"",
     "name = \"efficient-adam\"\ncodec = \"sign\"",
+    "name = \"efficient-adam\"\nresidue = \"bf16\"",
 ];
 
 /// Numbers between −1 and 1, the same whenever asked.

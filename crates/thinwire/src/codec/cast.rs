@@ -4,7 +4,7 @@
 //! becomes that largest one, not infinity: the error feedback carries the rest.
 
 use super::{Codec, Fault, check_length, finite};
-use crate::kernel::{multiversion, reduce};
+use crate::kernel::{bf16, reduce};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -27,7 +27,7 @@ impl Cast {
     fn write(self, z: &[f32], out: &mut [u8]) {
         match self {
             Cast::F32 => out.copy_from_slice(bytemuck::cast_slice(z)),
-            Cast::Bf16 => write_bf16(z, out.as_chunks_mut().0),
+            Cast::Bf16 => bf16::write(z, out.as_chunks_mut().0),
             Cast::F16 => {
                 let (halves, limited) = (&mut [f16::ZERO; PIECE][..z.len()], &mut [0.0; PIECE][..z.len()]);
                 for (limited, z) in limited.iter_mut().zip(z) {
@@ -43,32 +43,12 @@ impl Cast {
     fn read(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Cast::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
-            Cast::Bf16 => read_bf16(bytes.as_chunks().0, out),
+            Cast::Bf16 => bf16::read(bytes.as_chunks().0, out),
             Cast::F16 => {
                 let halves = &mut [f16::ZERO; PIECE][..out.len()];
                 bytemuck::cast_slice_mut(halves.reinterpret_cast_mut()).copy_from_slice(bytes);
                 halves.convert_to_f32_slice(out);
             }
-        }
-    }
-}
-
-multiversion! {
-    pub fn write_bf16(z: &[f32], out: &mut [[u8; 2]]) {
-        const LARGEST: u32 = 0x7f7f;
-        for (z, out) in z.iter().zip(out) {
-            let bits = z.to_bits();
-            let magnitude = bits & 0x7fff_ffff;
-            let rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
-            *out = ((bits >> 16 & 0x8000 | rounded.min(LARGEST)) as u16).to_le_bytes();
-        }
-    }
-}
-
-multiversion! {
-    pub fn read_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
-        for (bytes, out) in bytes.iter().zip(out) {
-            *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
         }
     }
 }

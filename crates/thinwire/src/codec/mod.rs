@@ -27,6 +27,9 @@ pub use topk::TopK;
 pub use uniform::Uniform;
 
 use crate::kernel::Stream;
+use crate::kernel::bf16::{self, Half};
+use crate::kernel::reduce;
+pub use crate::kernel::sign::TOGETHER;
 use std::fmt::Debug;
 
 /// The longest block: with its error and its bytes it stays in the first-level cache between the passes over it.
@@ -55,6 +58,11 @@ pub trait Codec: Debug + Send + Sync {
     /// Encodes z = x + e, and remembers what was lost: e ← z − C(z). One pass over memory.
     fn encode_with(&self, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault>;
 
+    /// The same with what was lost rounded to sixteen bits.
+    fn encode_with_half(&self, x: &[f32], e: &mut [Half], out: &mut [u8]) -> Result<(), Fault> {
+        change(e, |e| self.encode_with(x, e, out))
+    }
+
     /// Encodes x, and forgets what was lost.
     fn encode(&self, x: &[f32], out: &mut [u8]) -> Result<(), Fault> {
         self.encode_with(x, &mut [0.0; MAX_BLOCK][..x.len()], out)
@@ -63,9 +71,17 @@ pub trait Codec: Debug + Send + Sync {
     /// sum ← sum + the values that `bytes` stand for.
     fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault>;
 
-    /// The same of four, one after the other. After an error `sum` is anything, and [`Codec::decode_add`] refuses one of the four.
-    fn decode_add_four(&self, bytes: [&[u8]; 4], sum: &mut [f32]) -> Result<(), Fault> {
-        bytes.into_iter().try_for_each(|bytes| self.decode_add(bytes, sum))
+    /// The same of at most [`TOGETHER`], one after the other, with 0 for `sum` if it is `fresh`; then sum ← sum / divisor.
+    /// An error comes with which of them it is.
+    fn add_up(&self, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, Fault)> {
+        if fresh {
+            sum.fill(0.0);
+        }
+        for (i, bytes) in some.iter().enumerate() {
+            self.decode_add(bytes, sum).map_err(|fault| (i, fault))?;
+        }
+        reduce::divide(divisor, sum);
+        Ok(())
     }
 
     /// out ← the values that `bytes` stand for.
@@ -79,6 +95,15 @@ pub trait Codec: Debug + Send + Sync {
         let _ = stream;
         self.decode(bytes, out)
     }
+}
+
+/// Calls `work` on the values of at most a block in 32 bits; what it leaves is rounded, unless it fails.
+pub(crate) fn change<E>(halves: &mut [Half], work: impl FnOnce(&mut [f32]) -> Result<(), E>) -> Result<(), E> {
+    let room = &mut [0.0; MAX_BLOCK][..halves.len()];
+    bf16::read(halves, room);
+    work(room)?;
+    bf16::write(room, halves);
+    Ok(())
 }
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values.

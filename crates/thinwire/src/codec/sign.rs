@@ -3,7 +3,9 @@
 //! s = mean |z| of the block; C(z) = +s where z ≥ 0, −s elsewhere. With that scale ‖z − C(z)‖² = ‖z‖² − ‖z‖₁²/d, so it is
 //! always a contraction. A block of zeros has s = 0 and decodes to zeros. Wire: s as f32, then one bit a value.
 
-use super::{Codec, Fault, check_length, finite, read_scale, write_scale};
+use super::{Codec, Fault, TOGETHER, check_length, finite, read_scale, write_scale};
+use crate::kernel::bf16::Half;
+use crate::kernel::kept::Kept;
 use crate::kernel::{Stream, scale, sign};
 
 #[derive(Clone, Copy, Debug)]
@@ -15,13 +17,11 @@ impl Codec for Sign {
     }
 
     fn encode_with(&self, x: &[f32], e: &mut [f32], out: &mut [u8]) -> Result<(), Fault> {
-        if x.is_empty() {
-            return Ok(());
-        }
-        let sum = scale::add_sum_abs(x, e); // e is z from here on
-        let s = finite((sum / x.len() as f64) as f32)?;
-        sign::pack(s, e, write_scale(s, out));
-        Ok(())
+        encode_with(x, e, out)
+    }
+
+    fn encode_with_half(&self, x: &[f32], e: &mut [Half], out: &mut [u8]) -> Result<(), Fault> {
+        encode_with(x, e, out)
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), Fault> {
@@ -46,12 +46,23 @@ impl Codec for Sign {
         Ok(())
     }
 
-    fn decode_add_four(&self, bytes: [&[u8]; 4], sum: &mut [f32]) -> Result<(), Fault> {
-        let [a, b, c, d] = bytes.map(|bytes| self.parts(bytes, sum));
-        let four = [a?, b?, c?, d?];
-        sign::unpack_add_four(four.map(|(s, _)| s), four.map(|(_, bits)| bits), sum);
+    fn add_up(&self, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, Fault)> {
+        let mut signed = [(0.0, &[][..]); TOGETHER];
+        for (i, (signed, bytes)) in signed.iter_mut().zip(some).enumerate() {
+            *signed = self.parts(bytes, sum).map_err(|fault| (i, fault))?;
+        }
+        sign::add_up(&signed[..some.len()], fresh, divisor, sum);
         Ok(())
     }
+}
+
+fn encode_with<E: Kept>(x: &[f32], e: &mut [E], out: &mut [u8]) -> Result<(), Fault> {
+    if x.is_empty() {
+        return Ok(());
+    }
+    let s = finite((scale::sum_abs(x, e) / x.len() as f64) as f32)?;
+    sign::pack(s, x, e, write_scale(s, out));
+    Ok(())
 }
 
 impl Sign {

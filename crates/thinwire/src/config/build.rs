@@ -44,7 +44,7 @@ impl Config {
         let coarse = self.codec_up.zip(self.codec_down);
         Codings {
             exact: self.exact_codec.map(|codec| coding(codec, codec)),
-            coarse: coarse.map(|(up, down)| coding(up, down)),
+            coarse: coarse.map(|(up, down)| coding(up, down).keeping(self.residue.expect("resolved"))),
         }
     }
 

@@ -11,6 +11,7 @@ const BELONGS_TO: &[(&str, &[Name])] = &[
     ("codec", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
     ("codec_up", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
     ("codec_down", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
+    ("residue", &[OneBitAdam, ZeroOneAdam, EfficientAdam]),
     ("exact_codec", &[Name::Adam, OneBitAdam, ZeroOneAdam]),
     ("warmup", &[OneBitAdam]),
     ("freeze_step", &[OneBitAdam]),

@@ -30,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::groups::Group;
 use crate::layout::Topology;
 use crate::optimizer::Theta;
+use crate::residue::Precision;
 use crate::schedule::LearningRate;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -70,6 +71,10 @@ pub struct Config {
     /// Both ways of an exact mean: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_codec: Option<CodecName>,
+    /// How a worker keeps what it has not said yet: `f32`, or `bf16` for half the memory and a faster coarse mean, which rounds it.
+    /// Default `f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residue: Option<Precision>,
     /// Values to a scale, 1 to 4096. Default 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,

@@ -133,6 +133,7 @@ impl Config {
             });
             self.codec_up.get_or_insert(codec);
             self.codec_down.get_or_insert(codec);
+            self.residue.get_or_insert_default();
         }
         match self.name {
             Name::Adam => {}

@@ -4,6 +4,7 @@ use crate::codec::{Codec, CodecName};
 use crate::hosts::Hosts;
 use crate::layout::{Layout, Shape};
 use crate::message::HEADER_LEN;
+use crate::residue::Precision;
 use crate::schedule::Round;
 use std::ops::Range;
 
@@ -52,6 +53,8 @@ pub struct Coding {
     down: Named,
     pub(super) layout: Layout,
     pub(super) hosts: Hosts,
+    /// How a worker keeps what `up` has not said yet.
+    pub(super) residue: Precision,
 }
 
 impl Coding {
@@ -67,7 +70,18 @@ impl Coding {
         // Nothing goes inside a host where every worker has its own.
         let inside_bytes = if hosts.is_flat() { 0 } else { block_bytes(&inside) };
         let longest = block_bytes(&up).max(block_bytes(&down)).max(inside_bytes);
-        Coding { inside, up, down, layout: Layout::new(shape, longest, bucket_bytes), hosts: hosts.clone() }
+        let layout = Layout::new(shape, longest, bucket_bytes);
+        Coding { inside, up, down, layout, hosts: hosts.clone(), residue: Precision::F32 }
+    }
+
+    /// With the residue of the way up kept so.
+    pub fn keeping(self, residue: Precision) -> Coding {
+        Coding { residue, ..self }
+    }
+
+    /// The bytes of worker `rank`'s residues.
+    pub fn residue_bytes(&self, rank: usize) -> usize {
+        self.residue.width() * (self.layout.values + self.owned(rank).len())
     }
 
     pub(super) fn name(&self, way: Way) -> CodecName {

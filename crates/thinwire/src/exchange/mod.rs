@@ -31,9 +31,9 @@ use crate::codec::CodecName;
 use crate::collective::{Collective, Metered};
 use crate::error::{Error, Result};
 use crate::layout::{Shape, Topology};
-use crate::memory::Floats;
 use crate::message::{Header, Operation};
 use crate::optimizer::{Entry, Now, Share};
+use crate::residue::{Owed, Precision, Residue};
 use crate::schedule::Round;
 use crate::tiles::{Span, Threads, Vectors};
 use averaged::{Averaged, InPlace, Made};
@@ -50,9 +50,9 @@ pub struct Exchange {
     shape: Shape,
     codings: Codings,
     /// e: what the bytes this worker sent up have not said yet; 0 in blocks that another worker of its host relays.
-    up_residue: Floats,
+    up_residue: Residue,
     /// E: what the means of the blocks it owns have not said yet.
-    down_residue: Floats,
+    down_residue: Residue,
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
@@ -64,9 +64,9 @@ pub struct Exchange {
 impl Exchange {
     pub fn new(shape: Shape, codings: Codings, mut group: Box<dyn Collective>, threads: Threads) -> Exchange {
         group.reserve(codings.longest_message(), codings.under_way());
-        let (whole, owned) = match &codings.coarse {
-            Some(coarse) => (shape.values, coarse.owned(group.rank()).len()),
-            None => (0, 0),
+        let (whole, owned, precision) = match &codings.coarse {
+            Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residue),
+            None => (0, 0, Precision::F32),
         };
         Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
@@ -74,8 +74,8 @@ impl Exchange {
             threads,
             shape,
             codings,
-            up_residue: Floats::zeroed(whole),
-            down_residue: Floats::zeroed(owned),
+            up_residue: Residue::zeroed(whole, precision),
+            down_residue: Residue::zeroed(owned, precision),
             digest: 0,
             of_state: true,
         }
@@ -155,8 +155,8 @@ impl Exchange {
             step: now.step,
             contributes: now.contributes,
             digest: self.digest,
-            up_residue: if coarse { &mut self.up_residue } else { &mut [] },
-            down_residue: if coarse { &mut self.down_residue } else { &mut [] },
+            up_residue: if coarse { self.up_residue.owed() } else { Owed::Nothing },
+            down_residue: if coarse { self.down_residue.owed() } else { Owed::Nothing },
             group: &mut self.group,
             threads: &self.threads,
             mail: &mut self.mail,
@@ -238,7 +238,7 @@ impl Exchange {
         let here = hosts.of(me);
         let members = hosts.members(here).len() as f32;
         for owner in coarse.layout.owners() {
-            let e = &mut self.up_residue[coarse.owned(owner)];
+            let e = &mut self.up_residue.values()[coarse.owned(owner)];
             match hosts.relay(here, owner) == me {
                 true => e.iter_mut().for_each(|e| *e *= members),
                 false => e.fill(0.0),
@@ -250,8 +250,8 @@ impl Exchange {
     pub fn state(&mut self) -> Vec<Entry<'_>> {
         let owned = self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()));
         vec![
-            Entry::vector("up_residue", Share::Mean, &mut self.up_residue),
-            Entry::vector("down_residue", Share::Cut(owned), &mut self.down_residue),
+            Entry::vector("up_residue", Share::Mean, self.up_residue.values()),
+            Entry::vector("down_residue", Share::Cut(owned), self.down_residue.values()),
             Entry::word("digest", &mut self.digest),
         ]
     }

@@ -14,9 +14,11 @@ use crate::codec::MAX_BLOCK;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
+use crate::kernel::bf16;
 use crate::layout::{Shape, Topology};
 use crate::memory::Floats;
 use crate::message::{HEADER_LEN, Header, Operation};
+use crate::residue::{Owed, Precision};
 use crate::tiles::Threads;
 
 /// The largest value of a message: so many fit a sum that nothing overflows, whoever sends what.
@@ -86,13 +88,18 @@ impl Owner {
         messages: &[Vec<u8>],
         sender: impl Fn(usize) -> usize + Sync,
     ) -> Result<Vec<u8>> {
-        let Place { coarse, .. } = self.place(expected)?;
+        let Place { coarse, coding, .. } = self.place(expected)?;
+        let rounds = coding.residue == Precision::Bf16;
         if coarse {
             self.next.copy_from_slice(&self.residue);
         }
         // Moved out, for the coding is borrowed from self beside it.
         let mut next = std::mem::replace(&mut self.next, Floats::zeroed(0));
-        let made = self.code(expected, messages, sender, if coarse { &mut next } else { &mut [] });
+        let made = self.code(expected, messages, sender, if coarse { Owed::Wide(&mut next) } else { Owed::Nothing });
+        // In 32 bits here, with the numbers of 16 where workers keep theirs so.
+        if coarse && rounds {
+            bf16::round(&mut next);
+        }
         self.next = next;
         made
     }
@@ -102,7 +109,7 @@ impl Owner {
         expected: &[u8],
         messages: &[Vec<u8>],
         sender: impl Fn(usize) -> usize + Sync,
-        residue: &mut [f32],
+        residue: Owed<'_>,
     ) -> Result<Vec<u8>> {
         let Place { header: up, coding, blocks, coarse } = self.place(expected)?;
         let operation = if coarse { Operation::CoarseDown } else { Operation::ExactDown };
@@ -118,7 +125,7 @@ impl Owner {
                 from: coding.codec(Way::Up),
                 to: coding.codec(Way::Down),
                 block: self.shape.block,
-                divisor: Some(header.contributions as f32),
+                divisor: header.contributions as f32,
                 range: 0..self.shape.values,
                 residue,
                 bytes,

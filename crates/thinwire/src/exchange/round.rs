@@ -11,12 +11,13 @@
 
 use super::averaged::{Averaged, Place};
 use super::coding::Way;
-use super::sum::{Sum, encode};
+use super::sum::Sum;
 use super::{Coding, opened};
 use crate::collective::Metered;
 use crate::error::{Error, Result};
 use crate::layout::{Shape, Topology};
 use crate::message::{HEADER_LEN, Header, Operation};
+use crate::residue::Owed;
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -52,9 +53,9 @@ pub(super) struct UnderWay<'a, const R: usize, const W: usize, T> {
     pub digest: u64,
     /// What is averaged: a step that each worker adds, or a state of all.
     pub of_state: bool,
-    /// Empty in an exact mean.
-    pub up_residue: &'a mut [f32],
-    pub down_residue: &'a mut [f32],
+    /// Nothing in an exact mean.
+    pub up_residue: Owed<'a>,
+    pub down_residue: Owed<'a>,
     pub group: &'a mut Metered,
     pub threads: &'a Threads,
     pub mail: &'a mut Mail,
@@ -66,11 +67,6 @@ pub(super) struct Outcome {
     /// None before the first mean comes down; the same in all of them.
     pub contributions: Option<u32>,
     pub digest: u64,
-}
-
-/// This range of `residue`, which may be empty altogether.
-fn part(residue: &mut [f32], range: Range<usize>) -> &mut [f32] {
-    if residue.is_empty() { residue } else { &mut residue[range] }
 }
 
 impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
@@ -169,7 +165,7 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         }
         let (range, codec) = (coding.layout.values_of(blocks), coding.codec(way));
         let span = Span {
-            residue: if way == Way::Up { part(self.up_residue, range.clone()) } else { &mut [] },
+            residue: if way == Way::Up { self.up_residue.part(range.clone()) } else { Owed::Nothing },
             vectors: self.vectors.part(range.clone()),
             range,
             bytes,
@@ -179,16 +175,9 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let (worker, step) = (self.group.rank(), self.step);
         self.group.packing(|| {
             threads.walk(span, |tile, room| {
-                let range = tile.range.clone();
-                let (vectors, mut blocks) = tile.into_blocks();
-                let x = averaged.values(range, vectors, room);
-                blocks.try_for_each(|(block, residue, bytes)| {
-                    encode(codec, &x[block], residue, bytes).map_err(|_| Error::Overflow {
-                        worker,
-                        step,
-                        what: "sends",
-                    })
-                })
+                let x = averaged.values(tile.range, tile.vectors, room);
+                let overflow = |_| Error::Overflow { worker, step, what: "sends" };
+                tile.cut.encode(codec, x, tile.residue, tile.bytes).map_err(overflow)
             })
         })?;
         Ok(header.operation)
@@ -221,8 +210,8 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
                 from: coding.codec(Way::Inside),
                 to: coding.codec(Way::Up),
                 block: coding.layout.block,
-                divisor: None,
-                residue: part(self.up_residue, range.clone()),
+                divisor: 1.0,
+                residue: self.up_residue.part(range.clone()),
                 range,
                 bytes,
             };
@@ -268,8 +257,8 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
                 from: coding.codec(Way::Up),
                 to: coding.codec(Way::Down),
                 block: coding.layout.block,
-                divisor: Some(header.contributions as f32),
-                residue: part(self.down_residue, range.start - owned..range.end - owned),
+                divisor: header.contributions as f32,
+                residue: self.down_residue.part(range.start - owned..range.end - owned),
                 range,
                 bytes,
             };
@@ -335,7 +324,7 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let (coding, me) = (self.coding, self.group.rank());
         let (block, codec) = (coding.layout.block, coding.codec(Way::Up));
         let span = Span {
-            residue: &mut *self.up_residue,
+            residue: self.up_residue.part(0..self.shape.values),
             vectors: Vectors { read: [], write: [] },
             range: 0..self.shape.values,
             bytes: &mut self.mail.out[HEADER_LEN..],
@@ -344,8 +333,9 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let threads = self.threads;
         self.group.packing(|| {
             threads.walk(span, |tile, _| {
-                tile.into_blocks().1.try_for_each(|(_, residue, bytes)| {
-                    codec.decode_add(bytes, residue).map_err(|fault| Error::Payload { worker: me, fault })
+                tile.residue.change(|e| {
+                    let refused = |fault| Error::Payload { worker: me, fault };
+                    tile.cut.blocks(tile.bytes, e).try_for_each(|(q, e)| codec.decode_add(q, e).map_err(refused))
                 })
             })
         })
@@ -359,7 +349,7 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let (block, codec) = (self.coding.layout.block, self.coding.codec(Way::Down));
         let compares = self.of_state && self.is_left_out();
         let span = Span {
-            residue: if compares { part(self.up_residue, range.clone()) } else { &mut [] },
+            residue: if compares { self.up_residue.part(range.clone()) } else { Owed::Nothing },
             vectors: self.vectors.part(range.clone()),
             range,
             bytes: &mut self.mail.down[HEADER_LEN..],
@@ -368,20 +358,19 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let (threads, averaged) = (self.threads, &self.averaged);
         self.group.packing(|| {
             threads.walk_streaming(span, |tile, room, stream| {
-                let range = tile.range.clone();
-                let (vectors, mut blocks) = tile.into_blocks();
+                let Span { range, vectors, residue, bytes, cut } = tile;
                 let refused = |fault| Error::Payload { worker, fault };
                 averaged.take(range, vectors, room, |place| match place {
-                    Place::Far(mut mean) if !compares => blocks.try_for_each(|(block, _, bytes)| {
-                        let mean = mean.split_off_mut(..block.len()).expect("as long as its blocks");
-                        codec.decode_streaming(bytes, mean, stream).map_err(refused)
-                    }),
-                    Place::Near(mean) | Place::Far(mean) => blocks.try_for_each(|(block, residue, bytes)| {
-                        let mean = &mut mean[block];
-                        codec.decode(bytes, mean).map_err(refused)?;
-                        residue.iter_mut().zip(&*mean).for_each(|(e, p)| *e -= p);
-                        Ok(())
-                    }),
+                    Place::Far(mean) if !compares => cut
+                        .blocks(bytes, mean)
+                        .try_for_each(|(p, mean)| codec.decode_streaming(p, mean, stream).map_err(refused)),
+                    Place::Near(mean) | Place::Far(mean) => {
+                        cut.blocks(bytes, mean).try_for_each(|(p, mean)| codec.decode(p, mean).map_err(refused))?;
+                        residue.change(|e| {
+                            e.iter_mut().zip(mean).for_each(|(e, p)| *e -= *p);
+                            Ok(())
+                        })
+                    }
                 })
             })
         })

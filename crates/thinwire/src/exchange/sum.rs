@@ -1,9 +1,9 @@
 //! Messages that are added up in one pass over memory, and coded again: the workers' of a host, the hosts' of a group.
 
-use crate::codec::{Codec, Fault};
+use crate::codec::{Codec, TOGETHER};
 use crate::error::{Error, Result};
-use crate::kernel::reduce;
 use crate::message::{HEADER_LEN, Header};
+use crate::residue::Owed;
 use crate::tiles::{Cut, Span, Threads, Vectors};
 use std::ops::Range;
 
@@ -15,57 +15,60 @@ pub(super) struct Sum<'a, S> {
     pub from: &'a dyn Codec,
     pub to: &'a dyn Codec,
     pub block: usize,
-    /// The sum is to be a mean of so many.
-    pub divisor: Option<f32>,
+    /// The sum is to be a mean of so many, or stays a sum.
+    pub divisor: f32,
     /// The values that the messages cover.
     pub range: Range<usize>,
-    /// Empty in an exact mean.
-    pub residue: &'a mut [f32],
+    /// Nothing in an exact mean.
+    pub residue: Owed<'a>,
     pub bytes: &'a mut [u8],
 }
 
 impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
     /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z).
     pub fn code(self, threads: &Threads, overflow: impl Fn() -> Error + Sync) -> Result<()> {
+        let start = self.range.start;
+        let cut = Cut { block: self.block, encoded: self.to.encoded_len(self.block) };
+        let vectors = Vectors { read: [], write: [] };
         let Sum { messages, sender, from, to, block, divisor, range, residue, bytes } = self;
-        let (start, encoded) = (range.start, from.encoded_len(block));
-        let cut = Cut { block, encoded: to.encoded_len(block) };
-        let span = Span { residue, vectors: Vectors { read: [], write: [] }, range, bytes, cut };
-        threads.walk(span, |tile, sum| {
+        let adds = Adds { messages, sender, from, divisor };
+        threads.walk(Span { residue, vectors, range, bytes, cut }, |tile: Span<'_, 0, 0>, sum| {
             let first = (tile.range.start - start) / block;
-            tile.into_blocks().1.enumerate().try_for_each(|(i, (values, residue, bytes))| {
-                let sum = &mut sum[values];
-                sum.fill(0.0);
-                let (at, len) = ((first + i) * encoded, from.encoded_len(sum.len()));
-                for (nth, some) in messages.chunks(4).enumerate() {
-                    if let [a, b, c, d] = some
-                        && let [Some(a), Some(b), Some(c), Some(d)] = [a, b, c, d].map(|q| contribution(q, at, len))
-                        && from.decode_add_four([a, b, c, d], sum).is_ok()
-                    {
-                        continue;
-                    }
-                    // Fewer than four, or nobody is in one of them; or one is faulty, and is named here.
-                    for (place, message) in (4 * nth..).zip(some) {
-                        if let Some(bytes) = contribution(message, at, len) {
-                            let refused = |fault| Error::Payload { worker: sender(place), fault };
-                            from.decode_add(bytes, sum).map_err(refused)?;
-                        }
-                    }
-                }
-                if let Some(divisor) = divisor {
-                    reduce::divide(divisor, sum);
-                }
-                encode(to, sum, residue, bytes).map_err(|_| overflow())
-            })
+            for (i, sum) in (first..).zip(sum.chunks_mut(block)) {
+                adds.add_up(i * from.encoded_len(block), sum)?;
+            }
+            tile.cut.encode(to, sum, tile.residue, tile.bytes).map_err(|_| overflow())
         })
     }
 }
 
-/// With the residue, or without one if it is empty.
-pub(super) fn encode(codec: &dyn Codec, x: &[f32], residue: &mut [f32], bytes: &mut [u8]) -> Result<(), Fault> {
-    match residue {
-        [] => codec.encode(x, bytes),
-        residue => codec.encode_with(x, residue, bytes),
+struct Adds<'a, S> {
+    messages: &'a [Vec<u8>],
+    sender: S,
+    from: &'a dyn Codec,
+    divisor: f32,
+}
+
+impl<S: Fn(usize) -> usize> Adds<'_, S> {
+    /// sum ← Σ q / divisor, of the block that lies `at` so many bytes in each payload.
+    fn add_up(&self, at: usize, sum: &mut [f32]) -> Result<()> {
+        let len = self.from.encoded_len(sum.len());
+        let numbered = self.messages.iter().enumerate();
+        let said = numbered.filter_map(|(place, message)| Some((place, contribution(message, at, len)?)));
+        let mut rest = said.peekable();
+        let mut fresh = true;
+        while rest.peek().is_some() {
+            let (mut places, mut some, mut count) = ([0; TOGETHER], [&[][..]; TOGETHER], 0);
+            for (place, bytes) in rest.by_ref().take(TOGETHER) {
+                (places[count], some[count]) = (place, bytes);
+                count += 1;
+            }
+            let divisor = if rest.peek().is_none() { self.divisor } else { 1.0 };
+            let refused = |(i, fault): (usize, _)| Error::Payload { worker: (self.sender)(places[i]), fault };
+            self.from.add_up(&some[..count], fresh, divisor, sum).map_err(refused)?;
+            fresh = false;
+        }
+        Ok(())
     }
 }
 

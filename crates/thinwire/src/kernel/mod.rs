@@ -11,7 +11,9 @@
 
 #![allow(unsafe_code)]
 
+pub mod bf16;
 pub mod bits;
+pub mod kept;
 pub mod reduce;
 pub mod scale;
 pub mod sign;
@@ -80,9 +82,9 @@ const AHEAD: usize = 512;
 
 /// Asks for the cache lines [`AHEAD`] of `values`, which are whole lines.
 #[inline(always)]
-fn prefetch(values: &[f32]) {
+fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in values.chunks(LINE) {
+    for line in values.chunks(4 * LINE / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint about an address; it reads nothing, and any address will do.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast()) };

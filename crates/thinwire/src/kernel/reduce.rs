@@ -94,13 +94,19 @@ multiversion! {
 multiversion! {
     /// x ← x / divisor: a sum becomes a mean.
     pub fn divide(divisor: f32, x: &mut [f32]) {
-        // A power of two has an exact inverse, with the same products as quotients, and multiplying is many times faster.
-        let inverse = 1.0 / divisor;
-        match divisor.to_bits() << 9 == 0 && inverse.is_normal() {
-            true => x.iter_mut().for_each(|x| *x *= inverse),
-            false => x.iter_mut().for_each(|x| *x /= divisor),
+        match exact_inverse(divisor) {
+            Some(1.0) => {}
+            Some(inverse) => x.iter_mut().for_each(|x| *x *= inverse),
+            None => x.iter_mut().for_each(|x| *x /= divisor),
         }
     }
+}
+
+/// A power of two has an exact inverse, with the same products as quotients, and multiplying is many times faster.
+#[inline(always)]
+pub fn exact_inverse(divisor: f32) -> Option<f32> {
+    let inverse = 1.0 / divisor;
+    (divisor.to_bits() << 9 == 0 && inverse.is_normal()).then_some(inverse)
 }
 
 /// The sum of the lanes.

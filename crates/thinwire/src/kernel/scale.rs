@@ -1,10 +1,13 @@
-//! The first pass over a block of signs: add the residue, and sum the magnitudes for the scale.
+//! The first pass over a block of signs: the sum of the magnitudes, for the scale.
+//!
+//! What it adds up, x + e, is not kept: [`sign::pack`](super::sign::pack), which follows, adds again, out of the first-level cache.
 //!
 //! As in [`reduce`](super::reduce) the sum runs in thirty-two f64 lanes, with one difference: four values of a lane are added
 //! in f32 first, as two pairs, which takes a quarter of the conversions. Equal values still add up without rounding, and the
 //! rounding of others is that of f32. The compiler makes much of this pass out of the array it goes through, so it is
 //! written with intrinsics; each version adds the same numbers in the same order.
 
+use super::kept::Kept;
 use super::reduce::{LANES, add_lanes};
 use super::{Level, level, prefetch};
 
@@ -14,35 +17,51 @@ use std::arch::x86_64::*;
 /// Four values a lane.
 const GROUP: usize = 4 * LANES;
 
-/// e ← x + e; returns Σ|e|, which is finite exactly when every new e is.
-pub fn add_sum_abs(x: &[f32], e: &mut [f32]) -> f64 {
+/// Σ|x + e|, which is finite exactly when every x + e is.
+pub fn sum_abs<E: Kept>(x: &[f32], e: &[E]) -> f64 {
     assert_eq!(x.len(), e.len());
-    let (xs, x_tail) = x.as_chunks::<GROUP>();
-    let (es, e_tail) = e.as_chunks_mut::<GROUP>();
-    let mut lanes = match level() {
+    let sum = match level() {
         // SAFETY: `level()` names a level only after the CPU was found to have its features.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { groups_avx512(xs, es) },
+        Level::Avx512 => unsafe { sum_avx512(x, e) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2 => unsafe { groups_avx2(xs, es) },
-        _ => groups_portable(xs, es),
+        Level::Avx2 => unsafe { sum_avx2(x, e) },
+        _ => sum(x, e, groups_portable),
     };
-    for (i, (x, e)) in x_tail.iter().zip(e_tail).enumerate() {
-        *e += *x;
-        lanes[i % LANES] += f64::from(e.abs());
-    }
-    let sum = add_lanes(lanes);
     // Four numbers near the largest f32 overflow where each is finite.
-    if sum.is_finite() { sum } else { e.iter().map(|e| f64::from(e.abs())).sum() }
+    if sum.is_finite() { sum } else { x.iter().zip(e).map(|(x, e)| f64::from((x + e.get()).abs())).sum() }
 }
 
-fn groups_portable(xs: &[[f32; GROUP]], es: &mut [[f32; GROUP]]) -> [f64; LANES] {
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn sum_avx2<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+    sum(x, e, |xs, es| groups_avx2(xs, es))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn sum_avx512<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+    sum(x, e, |xs, es| groups_avx512(xs, es))
+}
+
+/// The lanes of the whole groups, then what is left.
+#[inline(always)]
+fn sum<E: Kept>(x: &[f32], e: &[E], groups: impl FnOnce(&[[f32; GROUP]], &[[E; GROUP]]) -> [f64; LANES]) -> f64 {
+    let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<GROUP>(), e.as_chunks::<GROUP>());
+    let mut lanes = groups(xs, es);
+    for (i, (x, e)) in x_tail.iter().zip(e_tail).enumerate() {
+        lanes[i % LANES] += f64::from((x + e.get()).abs());
+    }
+    add_lanes(lanes)
+}
+
+fn groups_portable<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
     for (x, e) in xs.iter().zip(es) {
-        e.iter_mut().zip(x).for_each(|(e, x)| *e += *x);
+        let magnitude: [f32; GROUP] = std::array::from_fn(|i| (x[i] + e[i].get()).abs());
         for (l, lane) in lanes.iter_mut().enumerate() {
-            let pair = |at: usize| e[at].abs() + e[at + LANES].abs();
+            let pair = |at: usize| magnitude[at] + magnitude[at + LANES];
             *lane += f64::from(pair(l) + pair(l + 2 * LANES));
         }
     }
@@ -50,18 +69,18 @@ fn groups_portable(xs: &[[f32; GROUP]], es: &mut [[f32; GROUP]]) -> [f64; LANES]
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline]
 #[target_feature(enable = "avx2")]
-fn groups_avx2(xs: &[[f32; GROUP]], es: &mut [[f32; GROUP]]) -> [f64; LANES] {
+fn groups_avx2<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let sign_bit = _mm256_set1_ps(-0.0);
     let mut sums = [_mm256_setzero_pd(); 8];
     for (x, e) in xs.iter().zip(es) {
-        prefetch(x); // and `sign::pack`, which follows, the same of e
+        prefetch(x);
+        prefetch(e);
         // |z| of eight lanes from `at` on.
-        let mut add = |at: usize| {
-            // SAFETY: eight f32 from `at` on lie within the group.
-            let z = unsafe { _mm256_add_ps(_mm256_loadu_ps(x[at..].as_ptr()), _mm256_loadu_ps(e[at..].as_ptr())) };
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_ps(e[at..].as_mut_ptr(), z) };
+        let add = |at: usize| {
+            // SAFETY: eight values from `at` on lie within the group; this function is for CPUs with AVX2.
+            let z = unsafe { _mm256_add_ps(_mm256_loadu_ps(x[at..].as_ptr()), E::get_avx2(e[at..].as_ptr())) };
             _mm256_andnot_ps(sign_bit, z)
         };
         for eight in 0..4 {
@@ -84,16 +103,16 @@ fn groups_avx2(xs: &[[f32; GROUP]], es: &mut [[f32; GROUP]]) -> [f64; LANES] {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn groups_avx512(xs: &[[f32; GROUP]], es: &mut [[f32; GROUP]]) -> [f64; LANES] {
+#[inline]
+fn groups_avx512<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let mut sums = [_mm512_setzero_pd(); 4];
     for (x, e) in xs.iter().zip(es) {
-        prefetch(x); // and `sign::pack`, which follows, the same of e
+        prefetch(x);
+        prefetch(e);
         // |z| of sixteen lanes from `at` on.
-        let mut add = |at: usize| {
-            // SAFETY: sixteen f32 from `at` on lie within the group.
-            let z = unsafe { _mm512_add_ps(_mm512_loadu_ps(x[at..].as_ptr()), _mm512_loadu_ps(e[at..].as_ptr())) };
-            // SAFETY: as above.
-            unsafe { _mm512_storeu_ps(e[at..].as_mut_ptr(), z) };
+        let add = |at: usize| {
+            // SAFETY: sixteen values from `at` on lie within the group; this function is for CPUs with AVX-512.
+            let z = unsafe { _mm512_add_ps(_mm512_loadu_ps(x[at..].as_ptr()), E::get_avx512(e[at..].as_ptr())) };
             _mm512_abs_ps(z)
         };
         for sixteen in 0..2 {

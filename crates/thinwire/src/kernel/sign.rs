@@ -4,6 +4,8 @@
 //! compiler finds no movemask by itself, so these loops are written with intrinsics (`cargo bench` prints the gain).
 //! The last values of a length that is no multiple of eight go through the portable twin.
 
+use super::kept::Kept;
+use super::reduce::{divide, exact_inverse};
 use super::{Level, Stream, level, prefetch};
 
 #[cfg(target_arch = "x86_64")]
@@ -14,17 +16,18 @@ pub const fn packed_len(count: usize) -> usize {
     count.div_ceil(8)
 }
 
-/// Writes the signs of `e` to `bits` and leaves the error: e ← e − (±s).
-pub fn pack(s: f32, e: &mut [f32], bits: &mut [u8]) {
+/// Writes the signs of z = x + e to `bits` and leaves the error: e ← z − (±s).
+pub fn pack<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+    assert_eq!(x.len(), e.len());
     assert_eq!(bits.len(), packed_len(e.len()));
     match level() {
         // SAFETY: `level()` names a level only after the CPU was found to have its features; lengths were checked.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { pack_avx512(s, e, bits) },
+        Level::Avx512 => unsafe { pack_avx512(s, x, e, bits) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2 => unsafe { pack_avx2(s, e, bits) },
-        _ => pack_portable(s, e, bits),
+        Level::Avx2 => unsafe { pack_avx2(s, x, e, bits) },
+        _ => pack_portable(s, x, e, bits),
     }
 }
 
@@ -73,28 +76,47 @@ pub fn unpack_add(s: f32, bits: &[u8], sum: &mut [f32]) {
     }
 }
 
-/// sum ← (((sum ± s₀) ± s₁) ± s₂) ± s₃.
-pub fn unpack_add_four(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
-    bits.iter().for_each(|bits| assert_eq!(bits.len(), packed_len(sum.len())));
+/// The scale and the signs of some values.
+pub type Signed<'a> = (f32, &'a [u8]);
+
+/// sum ← ((sum ± s₀) ± s₁ …) / divisor, of at most [`TOGETHER`], where `sum` is taken for 0 if it is `fresh`.
+pub fn add_up(some: &[Signed<'_>], fresh: bool, divisor: f32, sum: &mut [f32]) {
+    some.iter().for_each(|(_, bits)| assert_eq!(bits.len(), packed_len(sum.len())));
+    match *some {
+        [] if fresh => sum.fill(0.0),
+        [] => divide(divisor, sum),
+        [a] => add_up_of([a], fresh, divisor, sum),
+        [a, b] => add_up_of([a, b], fresh, divisor, sum),
+        [a, b, c] => add_up_of([a, b, c], fresh, divisor, sum),
+        [a, b, c, d] => add_up_of([a, b, c, d], fresh, divisor, sum),
+        _ => panic!("{} at once", some.len()),
+    }
+}
+
+/// So many are added up in one pass.
+pub const TOGETHER: usize = 4;
+
+fn add_up_of<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
     match level() {
         // SAFETY: as in `pack`.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { unpack_add_four_avx512(s, bits, sum) },
+        Level::Avx512 => unsafe { add_up_avx512(some, fresh, divisor, sum) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `pack`.
-        Level::Avx2 => unsafe { unpack_add_four_avx2(s, bits, sum) },
-        _ => unpack_add_four_portable(s, bits, sum),
+        Level::Avx2 => unsafe { add_up_avx2(some, fresh, divisor, sum) },
+        _ => add_up_portable(some, fresh, divisor, sum),
     }
 }
 
 #[inline(always)]
-fn pack_portable(s: f32, e: &mut [f32], bits: &mut [u8]) {
-    for (values, byte) in e.chunks_mut(8).zip(bits) {
+fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+    for ((x, e), byte) in x.chunks(8).zip(e.chunks_mut(8)).zip(bits) {
         *byte = 0;
-        for (i, e) in values.iter_mut().enumerate() {
-            let positive = *e >= 0.0;
+        for (i, (x, e)) in x.iter().zip(e).enumerate() {
+            let z = x + e.get();
+            let positive = z >= 0.0;
             *byte |= u8::from(positive) << i;
-            *e -= if positive { s } else { -s };
+            *e = E::put(z - if positive { s } else { -s });
         }
     }
 }
@@ -110,48 +132,50 @@ fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn unpack_add_four_portable(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
-    s.into_iter().zip(bits).for_each(|(s, bits)| unpack_portable::<true>(s, bits, sum));
+fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+    if fresh {
+        sum.fill(0.0);
+    }
+    some.into_iter().for_each(|(s, bits)| unpack_portable::<true>(s, bits, sum));
+    divide(divisor, sum);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn pack_avx2(s: f32, e: &mut [f32], bits: &mut [u8]) {
+fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
     let (plus, sign_bit) = (_mm256_set1_ps(s), _mm256_set1_ps(-0.0));
-    let (groups, tail) = e.as_chunks_mut::<8>();
-    let (bytes, last) = bits.split_at_mut(groups.len());
-    for (e, byte) in groups.iter_mut().zip(bytes) {
-        prefetch(e);
-        // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
+    let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<8>(), e.as_chunks_mut::<8>());
+    let (bytes, last) = bits.split_at_mut(es.len());
+    for ((x, e), byte) in xs.iter().zip(es).zip(bytes) {
+        // SAFETY: an array of eight holds one unaligned vector; this function is for CPUs with AVX2.
         unsafe {
-            let z = _mm256_loadu_ps(e.as_ptr());
+            let z = _mm256_add_ps(_mm256_loadu_ps(x.as_ptr()), E::get_avx2(e.as_ptr()));
             let negative = _mm256_cmp_ps::<_CMP_NGE_UQ>(z, _mm256_setzero_ps());
             *byte = !_mm256_movemask_ps(negative) as u8;
             let q = _mm256_xor_ps(plus, _mm256_and_ps(negative, sign_bit));
-            _mm256_storeu_ps(e.as_mut_ptr(), _mm256_sub_ps(z, q));
+            E::put_avx2(e.as_mut_ptr(), _mm256_sub_ps(z, q));
         }
     }
-    pack_portable(s, tail, last);
+    pack_portable(s, x_tail, e_tail, last);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn pack_avx512(s: f32, e: &mut [f32], bits: &mut [u8]) {
+fn pack_avx512<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
-    let (groups, tail) = e.as_chunks_mut::<16>();
-    let (bytes, last) = bits.split_at_mut(2 * groups.len());
-    for (e, bytes) in groups.iter_mut().zip(bytes.as_chunks_mut::<2>().0) {
-        prefetch(e);
-        // SAFETY: an array of sixteen f32 holds one unaligned 512-bit vector.
+    let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<16>(), e.as_chunks_mut::<16>());
+    let (bytes, last) = bits.split_at_mut(2 * es.len());
+    for ((x, e), bytes) in xs.iter().zip(es).zip(bytes.as_chunks_mut::<2>().0) {
+        // SAFETY: an array of sixteen holds one unaligned vector; this function is for CPUs with AVX-512.
         unsafe {
-            let z = _mm512_loadu_ps(e.as_ptr());
+            let z = _mm512_add_ps(_mm512_loadu_ps(x.as_ptr()), E::get_avx512(e.as_ptr()));
             let positive = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(z, _mm512_setzero_ps());
             *bytes = positive.to_le_bytes();
             let q = _mm512_mask_blend_ps(positive, minus, plus);
-            _mm512_storeu_ps(e.as_mut_ptr(), _mm512_sub_ps(z, q));
+            E::put_avx512(e.as_mut_ptr(), _mm512_sub_ps(z, q));
         }
     }
-    pack_portable(s, tail, last);
+    pack_portable(s, x_tail, e_tail, last);
 }
 
 /// Eight times ±s: `minus` is eight times −s.
@@ -204,20 +228,26 @@ unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn unpack_add_four_avx2(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
-    let minus = s.map(|s| _mm256_set1_ps(-s));
+fn add_up_avx2<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+    let minus = some.map(|(s, _)| _mm256_set1_ps(-s));
+    let (inverse, by) = (exact_inverse(divisor).map(|inverse| _mm256_set1_ps(inverse)), _mm256_set1_ps(divisor));
     let (groups, tail) = sum.as_chunks_mut::<8>();
-    let (bytes, last) = (bits.map(|bits| &bits[..groups.len()]), bits.map(|bits| &bits[groups.len()..]));
+    let whole = groups.len();
+    let (bytes, last) = (some.map(|(_, bits)| &bits[..whole]), some.map(|(s, bits)| (s, &bits[whole..])));
     for (i, sum) in groups.iter_mut().enumerate() {
         // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
-        let mut value = unsafe { _mm256_loadu_ps(sum.as_ptr()) };
-        for (minus, bytes) in minus.iter().zip(bytes) {
-            value = _mm256_add_ps(value, signed_avx2(*minus, bytes[i]));
+        let mut value = if fresh { _mm256_setzero_ps() } else { unsafe { _mm256_loadu_ps(sum.as_ptr()) } };
+        for n in 0..N {
+            value = _mm256_add_ps(value, signed_avx2(minus[n], bytes[n][i]));
         }
+        let mean = match inverse {
+            Some(inverse) => _mm256_mul_ps(value, inverse),
+            None => _mm256_div_ps(value, by),
+        };
         // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(sum.as_mut_ptr(), value) };
+        unsafe { _mm256_storeu_ps(sum.as_mut_ptr(), mean) };
     }
-    unpack_add_four_portable(s, last, tail);
+    add_up_portable(last, fresh, divisor, tail);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -264,19 +294,26 @@ unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn unpack_add_four_avx512(s: [f32; 4], bits: [&[u8]; 4], sum: &mut [f32]) {
-    let signed = s.map(|s| (_mm512_set1_ps(-s), _mm512_set1_ps(s)));
+fn add_up_avx512<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+    let signed = some.map(|(s, _)| (_mm512_set1_ps(-s), _mm512_set1_ps(s)));
+    let (inverse, by) = (exact_inverse(divisor).map(|inverse| _mm512_set1_ps(inverse)), _mm512_set1_ps(divisor));
     let (groups, tail) = sum.as_chunks_mut::<16>();
     let whole = groups.len();
-    let (bytes, last) = (bits.map(|bits| &bits.as_chunks::<2>().0[..whole]), bits.map(|bits| &bits[2 * whole..]));
+    let bytes = some.map(|(_, bits)| &bits.as_chunks::<2>().0[..whole]);
+    let last = some.map(|(s, bits)| (s, &bits[2 * whole..]));
     for (i, sum) in groups.iter_mut().enumerate() {
         // SAFETY: an array of sixteen f32 holds one unaligned 512-bit vector.
-        let mut value = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
-        for ((minus, plus), bytes) in signed.iter().zip(bytes) {
-            value = _mm512_add_ps(value, _mm512_mask_blend_ps(u16::from_le_bytes(bytes[i]), *minus, *plus));
+        let mut value = if fresh { _mm512_setzero_ps() } else { unsafe { _mm512_loadu_ps(sum.as_ptr()) } };
+        for n in 0..N {
+            let (minus, plus) = signed[n];
+            value = _mm512_add_ps(value, _mm512_mask_blend_ps(u16::from_le_bytes(bytes[n][i]), minus, plus));
         }
+        let mean = match inverse {
+            Some(inverse) => _mm512_mul_ps(value, inverse),
+            None => _mm512_div_ps(value, by),
+        };
         // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), value) };
+        unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), mean) };
     }
-    unpack_add_four_portable(s, last, tail);
+    add_up_portable(last, fresh, divisor, tail);
 }

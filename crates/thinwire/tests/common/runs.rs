@@ -37,7 +37,9 @@ pub const CASES: &[&str] = &[
     "name = 'zero-one-adam'; variance_steps = [0, 1, 2, 3, 20]; sync = 'custom'; sync_steps = [7, 8, 15, 33]",
     "name = 'zero-one-adam'; kappa = 3; sync_every = 4; codec_up = 'sign'; codec_down = 'f16'; bias_correction = false; \
      groups = [{length = 7, weight_decay = 0.3}, {length = 11, lr_scale = 0.0}, {length = 27, lr_scale = 2.0}]",
+    "name = 'zero-one-adam'; kappa = 2; sync = 'every'; sync_every = 3; residue = 'bf16'",
     "name = 'efficient-adam'",
+    "name = 'efficient-adam'; codec = 'uniform4'; residue = 'bf16'",
     "name = 'efficient-adam'; theta = 'one-minus-over-t'; codec_up = 'power3'; codec_down = 'sign'; \
      groups = [{length = 20, lr_scale = 0.5}, {length = 25, weight_decay = 0.2}]",
 ];

@@ -9,6 +9,7 @@ use thinwire::codec::CodecName;
 use thinwire::collective::threads;
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
+use thinwire::residue::Precision;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
 
@@ -21,6 +22,7 @@ pub struct Setting {
     pub exact: CodecName,
     pub up: CodecName,
     pub down: CodecName,
+    pub residue: Precision,
     pub bucket: usize,
     pub threads: usize,
 }
@@ -32,6 +34,7 @@ impl Setting {
             exact: CodecName::F32,
             up: CodecName::Sign,
             down: CodecName::Sign,
+            residue: Precision::F32,
             bucket: ONE_BUCKET,
             threads: 1,
         }
@@ -43,7 +46,8 @@ impl Setting {
 
     pub fn exchange(&self, end: impl Collective + 'static) -> Exchange {
         let coding = |up, down| Some(Coding::new(self.shape, up, down, self.bucket));
-        let codings = Codings { exact: coding(self.exact, self.exact), coarse: coding(self.up, self.down) };
+        let coarse = coding(self.up, self.down).map(|coding| coding.keeping(self.residue));
+        let codings = Codings { exact: coding(self.exact, self.exact), coarse };
         Exchange::new(self.shape, codings, Box::new(end), Threads::new(self.threads).expect("threads"))
     }
 

@@ -1,0 +1,137 @@
+//! A residue as the passes over signs see it: kept in 32 bits a value, or in 16, and 32 wherever something is done with it.
+
+use super::bf16::{self, Half};
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// One value of a residue.
+pub trait Kept: Copy {
+    /// As it is.
+    fn get(self) -> f32;
+
+    /// What is kept of a finite z.
+    fn put(z: f32) -> Self;
+
+    /// Eight at once: [`Kept::get`].
+    ///
+    /// # Safety
+    /// The CPU has AVX2, and eight values from `at` on may be read.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn get_avx2(at: *const Self) -> __m256;
+
+    /// Eight at once: [`Kept::put`].
+    ///
+    /// # Safety
+    /// The CPU has AVX2, and eight values from `at` on may be written.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn put_avx2(at: *mut Self, z: __m256);
+
+    /// Sixteen at once: [`Kept::get`].
+    ///
+    /// # Safety
+    /// The CPU has what [`Level::Avx512`](super::Level) stands for, and sixteen values from `at` on may be read.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn get_avx512(at: *const Self) -> __m512;
+
+    /// Sixteen at once: [`Kept::put`].
+    ///
+    /// # Safety
+    /// The CPU has what [`Level::Avx512`](super::Level) stands for, and sixteen values from `at` on may be written.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn put_avx512(at: *mut Self, z: __m512);
+}
+
+// SAFETY, of every block below: the caller answers for the CPU and for the memory; loads and stores are unaligned ones.
+
+impl Kept for f32 {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn put(z: f32) -> f32 {
+        z
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx2(at: *const f32) -> __m256 {
+        unsafe { _mm256_loadu_ps(at) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx2(at: *mut f32, z: __m256) {
+        unsafe { _mm256_storeu_ps(at, z) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx512(at: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(at) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx512(at: *mut f32, z: __m512) {
+        unsafe { _mm512_storeu_ps(at, z) }
+    }
+}
+
+/// The arithmetic is [`bf16::narrow`]'s and [`bf16::widen`]'s.
+impl Kept for Half {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        bf16::widen(self)
+    }
+
+    #[inline(always)]
+    fn put(z: f32) -> Half {
+        bf16::narrow(z)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx2(at: *const Half) -> __m256 {
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast())))) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx2(at: *mut Half, z: __m256) {
+        unsafe {
+            let bits = _mm256_castps_si256(z);
+            let magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fff_ffff));
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(magnitude), _mm256_set1_epi32(1));
+            let up = _mm256_add_epi32(_mm256_add_epi32(magnitude, _mm256_set1_epi32(0x7fff)), odd);
+            let rounded = _mm256_min_epu32(_mm256_srli_epi32::<16>(up), _mm256_set1_epi32(bf16::LARGEST as i32));
+            let sign = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(0x8000));
+            let words = _mm256_or_si256(rounded, sign);
+            // Packs within each half of the register; the first and the third quarter are the eight.
+            let packed = _mm256_permute4x64_epi64::<0b10_00>(_mm256_packus_epi32(words, words));
+            _mm_storeu_si128(at.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx512(at: *const Half) -> __m512 {
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast())))) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx512(at: *mut Half, z: __m512) {
+        unsafe {
+            let bits = _mm512_castps_si512(z);
+            let magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fff_ffff));
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(magnitude), _mm512_set1_epi32(1));
+            let up = _mm512_add_epi32(_mm512_add_epi32(magnitude, _mm512_set1_epi32(0x7fff)), odd);
+            let rounded = _mm512_min_epu32(_mm512_srli_epi32::<16>(up), _mm512_set1_epi32(bf16::LARGEST as i32));
+            let sign = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(0x8000));
+            _mm256_storeu_si256(at.cast(), _mm512_cvtepi32_epi16(_mm512_or_si512(rounded, sign)));
+        }
+    }
+}

@@ -98,13 +98,15 @@ class Network:
         burst: str | None = None,
         prefix: str | None = None,
         frames: bool | None = None,
+        mtu: int = shaping.MTU,
     ) -> None:
         """Checks the arguments; the `with` block makes the network.
 
         rate: of each link, in each direction. delay: one way, host to host; needs netem in the
         kernel. burst: how long a timer may be late, which is also how long a link sends without a
         limit after a pause; 2ms unless told. prefix: the process id unless told. frames: whether
-        packets are cut to frames; see `shaping.cuts_to_frames`, which decides unless told.
+        packets are cut to frames; see `shaping.cuts_to_frames`, which decides unless told. mtu: of the
+        links, in bytes; it says how large a frame is.
         """
         if not 1 <= hosts <= MOST_HOSTS:
             raise NetworkError(f"{hosts} hosts: from 1 to {MOST_HOSTS}")
@@ -115,6 +117,7 @@ class Network:
                 shaping.parse_rate(rate),
                 shaping.parse_delay(delay) if delay else 0.0,
                 shaping.parse_delay(burst) if burst else shaping.Shape.slack,
+                shaping.check_mtu(mtu),
             )
         except shaping.Unacceptable as error:
             raise NetworkError(str(error)) from None
@@ -204,10 +207,13 @@ class Network:
         name = self.hosts[index]
         here, switch = self.namespace(name), self.namespace(_SWITCH)
         tools.make_namespace(here)
-        for bridge, device, subnet in (("data", "eth0", _DATA), ("control", "eth1", _CONTROL)):
-            port = self._port(name, bridge)
-            peer = ["peer", "name", device, "netns", here]
-            tools.ip(switch, "link", "add", "name", port, "type", "veth", *peer)
+        for bridge, device, subnet, mtu in (
+            ("data", "eth0", _DATA, self.shape.mtu),
+            ("control", "eth1", _CONTROL, shaping.MTU),
+        ):
+            port, size = self._port(name, bridge), ["mtu", str(mtu)]
+            peer = ["peer", "name", device, *size, "netns", here]
+            tools.ip(switch, "link", "add", "name", port, *size, "type", "veth", *peer)
             tools.ip(switch, "link", "set", "dev", port, "master", bridge, "up")
             tools.ip(here, "link", "set", "dev", device, "up")
             tools.ip(here, "addr", "add", f"{subnet}.{index + 1}/24", "dev", device)

@@ -13,12 +13,14 @@ _SLOWEST = 64 * 10**3
 _FASTEST = 100 * 10**9
 _LONGEST = 10.0
 
-FRAME = 1514  # the largest, with its Ethernet header
+ETHERNET = 14  # bytes of a frame's own header
 MINIMAL_FRAME = 60
+MTU = 1500  # bytes of the largest IP packet; a jumbo frame has 9000
+_SMALLEST_MTU, _LARGEST_MTU = 576, 9216
 
 
 class Unacceptable(ValueError):
-    """A rate or a delay that is not one. The text says what is accepted."""
+    """A rate, a delay or an MTU that is not one. The text says what is accepted."""
 
 
 def parse_rate(text: str) -> int:
@@ -43,6 +45,13 @@ def parse_delay(text: str) -> float:
     return delay
 
 
+def check_mtu(mtu: int) -> int:
+    """The same, if a link can have it."""
+    if not _SMALLEST_MTU <= mtu <= _LARGEST_MTU:
+        raise Unacceptable(f"MTU {mtu}: from {_SMALLEST_MTU} to {_LARGEST_MTU}")
+    return mtu
+
+
 @dataclass(frozen=True)
 class Shape:
     """One link, the same in both directions."""
@@ -50,6 +59,12 @@ class Shape:
     rate: int  # bits a second; a frame counts with its Ethernet header
     delay: float = 0.0  # seconds, one way from host to host
     slack: float = 2e-3  # seconds; see `burst`
+    mtu: int = MTU
+
+    @property
+    def frame(self) -> int:
+        """Bytes of the largest frame, with its Ethernet header."""
+        return self.mtu + ETHERNET
 
     @property
     def burst(self) -> int:
@@ -59,7 +74,7 @@ class Shape:
         At 1gbit on two busy cores, 0.5 ms lost a tenth, 1 ms up to 3 % and 2 ms less than 1 %. At
         least ten frames.
         """
-        return max(round(self.rate / 8 * self.slack), 10 * FRAME)
+        return max(round(self.rate / 8 * self.slack), 10 * self.frame)
 
     @property
     def limit(self) -> int:
@@ -84,7 +99,7 @@ class Shape:
 
 
 def cuts_to_frames(shape: Shape, hosts: int) -> bool:
-    """Whether packets are cut to frames of 1514 bytes before they cross the links.
+    """Whether packets are cut to frames before they cross the links.
 
     Two busy cores carried about 4gbit that way, so only where all links together carry at most
     half of that. Otherwise TCP's packets of 64 kB cross whole; tc still shapes and counts them as

@@ -7,6 +7,7 @@ use crate::job::Job;
 use crate::journal::{Journal, Totals};
 use crate::record::{Eval, Phases, Step};
 use crate::screen::{Screen, say};
+use crate::team;
 use anyhow::Result;
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
@@ -141,6 +142,9 @@ impl<'a> Session<'a> {
                 if evaluates && done < steps {
                     state.evaluate(GLANCE)?;
                 }
+                if stop && done < steps {
+                    state.say_that_it_stops();
+                }
                 if (saves || stop) && done < steps {
                     state.save()?;
                 }
@@ -254,6 +258,17 @@ impl Loop<'_> {
             journal.flush()?;
         }
         Ok(score)
+    }
+
+    /// Of a launcher's processes worker 0 says it, and not before all workers have met: when one was lost, a launcher tells the
+    /// others to stop as well. Without a launcher it was said at once.
+    fn say_that_it_stops(&self) {
+        if let Some(screen) = &self.screen
+            && team::rank_by_environment().is_some()
+        {
+            screen.close();
+            say!("told to stop: all workers are there and write the checkpoint");
+        }
     }
 
     fn save(&mut self) -> Result<()> {

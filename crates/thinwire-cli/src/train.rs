@@ -173,10 +173,9 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         if set.swap(true, Ordering::Relaxed) {
             std::process::exit(130); // asked twice: do not wait for the step
         }
-        match team::rank_by_environment() {
-            None => say!("\nstopping: what is under way is ended, and saved (once more: stop at once, without that)"),
-            Some(0) => say!("\ntold to stop: the checkpoint is written after this step, if all workers are there"),
-            Some(_) => {}
+        // A launcher tells so too when a worker was lost, and then nothing is saved: the session knows, and says so.
+        if team::rank_by_environment().is_none() {
+            say!("\nstopping: what is under way is ended, and saved (once more: stop at once, without that)");
         }
         team::told_to_stop();
     });

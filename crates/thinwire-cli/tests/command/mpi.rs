@@ -6,6 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// So begins what worker 0 says when it was told to stop and all workers write the checkpoint.
+const STOPS: &str = "told to stop: ";
+
 /// `mpirun` with these arguments; more processes than cores, and root in a container, are fine.
 fn mpirun(place: &Place, arguments: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
@@ -110,6 +113,7 @@ fn a_comparison_under_mpi_is_interrupted_and_goes_on() {
     signal("-TERM", &workers_of(&place)); // what mpirun sends them on Ctrl-C, after a pause of its own
     let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
     assert!(ran.stderr.contains("mpirun -np 2 thinwire compare --resume parts"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches(STOPS).count(), 1, "{}", ran.stderr);
     let resumed = self::ran(&place, 2, "compare --resume parts --json --quiet").json();
     let digests = |all: &Value| {
         let runs = all["runs"].as_array().expect("a list").clone();
@@ -236,10 +240,29 @@ fn a_stopped_worker_is_named_by_all_others() {
     }
 }
 
+/// mpirun tells the others to stop when a worker is lost. There is nothing that they could save then, and none of them says so.
+#[test]
+fn no_checkpoint_is_promised_when_a_worker_is_lost() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 100000 --eval-every 100000 --quiet --deadline 60 --out run");
+    let mut child = under_mpi(&place, 2, &line).spawn().expect("mpirun");
+    in_the_middle(&place, &mut child, "run/metrics.jsonl");
+    let told = rank_of(&place, 0);
+    signal("-STOP", &[rank_of(&place, 1)]);
+    std::thread::sleep(Duration::from_millis(500)); // then worker 0 waits for it
+    signal("-TERM", &[told]);
+    let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
+    assert_ne!(ran.code, Some(0));
+    assert!(!ran.stderr.contains(STOPS), "{}", ran.stderr);
+    assert!(ran.stderr.contains("worker 0: told to stop while it waits for worker 1"), "{}", ran.stderr);
+    assert!(!place.path("run/checkpoint").exists());
+}
+
 /// Every worker but the victim has said who it was.
 #[track_caller]
 fn named(ran: &Ran, victim: usize, workers: usize, how: &str, when: &str) {
     assert_ne!(ran.code, Some(0));
+    assert!(!ran.stderr.contains(STOPS), "{when}:\n{}", ran.stderr);
     for worker in (0..workers).filter(|worker| *worker != victim) {
         let said = format!("worker {worker}: error: worker {victim} {how}");
         assert!(ran.stderr.contains(&said), "{when}: no {said:?} in\n{}", ran.stderr);

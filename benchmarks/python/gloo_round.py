@@ -1,6 +1,6 @@
 """A coarse round over gloo against ``dist.all_reduce`` of the same float32 vector, on one machine.
 
-    python gloo_round.py [--values 25000000] [--ranks 4] [--rounds 9]
+    python gloo_round.py [--values 25000000] [--ranks 4] [--rounds 9] [--residue bf16]
 
 The ranks are processes with one thread each, over the loopback device. Timed by turns in the same processes, each figure the slowest
 rank's, are two pairs:
@@ -51,7 +51,7 @@ def rank(rank, options):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
     torch.manual_seed(0)
-    words = {"bucket": options.bucket} if options.bucket else {}
+    words = {"residue": options.residue} | ({"bucket": options.bucket} if options.bucket else {})
     values = torch.randn(options.values, generator=torch.Generator().manual_seed(rank))
     param = torch.nn.Parameter(torch.zeros(options.values))
     optimizer = thinwire.OneBitAdam([param], lr=1e-4, warmup=1, **words)
@@ -123,7 +123,7 @@ def on_threads(options):
     def work(end):
         grad = numpy.random.default_rng(end.rank).standard_normal(options.values, dtype=numpy.float32)
         params = numpy.zeros(options.values, numpy.float32)
-        worker = thinwire.Worker("one-bit-adam", parameters=params, group=end, warmup=1)
+        worker = thinwire.Worker("one-bit-adam", parameters=params, group=end, warmup=1, residue=options.residue)
         for round in range(options.rounds + 2):
             barrier.wait()
             began = time.perf_counter()
@@ -144,6 +144,7 @@ if __name__ == "__main__":
     arguments.add_argument("--ranks", type=int, default=4)
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--bucket", type=int, default=0)
+    arguments.add_argument("--residue", choices=["f32", "bf16"], default="f32")
     arguments.add_argument("--port", type=int, default=29411)
     options = arguments.parse_args()
     processes.spawn(rank, (options,), options.ranks)

@@ -12,6 +12,7 @@ use thinwire::codec::{CodecName, MAX_BLOCK};
 use thinwire::exchange::{Coding, Codings, Exchange};
 use thinwire::layout::{Shape, Topology};
 use thinwire::optimizer::Now;
+use thinwire::residue::Precision;
 use thinwire::schedule::Round;
 use thinwire::tiles::Threads;
 use thinwire::{Config, Name};
@@ -28,6 +29,8 @@ use thinwire::{Config, Name};
 ///     How the values go up and come down.
 /// block, bucket : int, optional
 ///     Values that share a scale, and bytes of a message; as in the optimizers without them.
+/// residue : str
+///     How what was not said yet is kept: "f32" or "bf16".
 #[pyclass(frozen, module = "thinwire._thinwire")]
 pub struct Mean {
     /// And the means taken so far.
@@ -38,7 +41,7 @@ pub struct Mean {
 #[pymethods]
 impl Mean {
     #[new]
-    #[pyo3(signature = (values, group, *, codec = "sign", block = None, bucket = None))]
+    #[pyo3(signature = (values, group, *, codec = "sign", block = None, bucket = None, residue = "f32"))]
     fn new(
         py: Python<'_>,
         values: usize,
@@ -46,9 +49,11 @@ impl Mean {
         codec: &str,
         block: Option<usize>,
         bucket: Option<usize>,
+        residue: &str,
     ) -> PyResult<Mean> {
         let usual = Config::new(Name::Adam).resolved().map_err(error::to_python)?;
         let codec = codec.parse::<CodecName>().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let residue = residue.parse::<Precision>().map_err(error::to_python)?;
         let block = block.or(usual.block).expect("resolved");
         if !(1..=MAX_BLOCK).contains(&block) {
             return Err(PyValueError::new_err(format!("block = {block}: accepted: 1 to {MAX_BLOCK}")));
@@ -56,7 +61,7 @@ impl Mean {
         let bucket = bucket.or(usual.bucket).expect("resolved");
         let group = group.get();
         let shape = Shape { values, block, workers: group.size(), topology: Topology::Sharded };
-        let codings = Codings { exact: None, coarse: Some(Coding::new(shape, codec, codec, bucket)) };
+        let codings = Codings { exact: None, coarse: Some(Coding::new(shape, codec, codec, bucket).keeping(residue)) };
         let (end, threads) = (group.take()?, Threads::new(1).map_err(error::to_python)?);
         let exchange = py.detach(|| Exchange::new(shape, codings, end, threads));
         Ok(Mean { exchange: Mutex::new((exchange, 0)), failure: group.failure.clone() })

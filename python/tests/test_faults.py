@@ -1,5 +1,6 @@
 """Ranks that are gone, silent, interrupted, or wrong: the others say who, and soon."""
 
+import logging
 import os
 import signal
 import threading
@@ -8,10 +9,11 @@ import time
 import pytest
 import ranks
 import torch
+import torch.distributed as dist
 from models import tiny_gpt
 
 import thinwire
-from thinwire import _wire
+from thinwire import _wire, optim
 
 
 def step_of(model, optimizer, step=0):
@@ -94,6 +96,64 @@ def test_ctrl_c_is_heard_during_a_step(tmp_path):
     assert "worker 0 stopped the run: interrupted by the user" in second or "worker 0 left" in second
 
 
+def comes_late(rank, culprits):
+    """What was told, and after how many seconds; then all try again."""
+    if rank in culprits:
+        time.sleep(3)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError) as told:
+        thinwire.AdamW(tiny_gpt().parameters(), deadline=2.0 if rank not in culprits else 60.0)
+    waited = time.monotonic() - began
+    thinwire.AdamW(tiny_gpt().parameters())
+    return str(told.value), waited
+
+
+@pytest.mark.parametrize(("n", "culprits", "who"), [(2, [1], "worker 1"), (2, [0], "worker 0"), (4, [0, 2], "workers 0, 2")])
+def test_who_does_not_come_to_the_first_meeting_is_named(n, culprits, who):
+    for told, waited in ranks.run(n, comes_late, culprits):
+        assert told == f"not all {n} ranks built their optimizer within 2 s: {who} did not come"
+        assert waited < 20, "also if it comes late itself, with a long deadline"
+
+
+def refuses_and_is_gone(rank):
+    optim.TELLING = 0.5
+    if rank == 1:
+        time.sleep(3)
+    began = time.monotonic()
+    with pytest.raises(ValueError) as told:
+        thinwire.AdamW(tiny_gpt().parameters(), **({"codec": "nonsense"} if rank == 0 else {}))
+    return str(told.value), time.monotonic() - began
+
+
+def test_why_a_rank_has_no_optimizer_is_told_to_those_that_come_later():
+    _, (told, waited) = ranks.collect(ranks.start(2, refuses_and_is_gone))
+    assert "worker 0 did not build its optimizer: ValueError: codec" in told and waited < 20
+
+
+def meets(rank, folder):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if rank == 1:
+        until(folder / "interrupted")
+    else:
+        (folder / "waiting").touch()
+    began = time.monotonic()
+    try:
+        thinwire.AdamW(tiny_gpt().parameters())
+    except (KeyboardInterrupt, ConnectionError) as error:
+        (folder / "interrupted").touch()
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+
+
+def test_ctrl_c_is_heard_while_the_ranks_meet(tmp_path):
+    started = ranks.start(2, meets, tmp_path)
+    until(tmp_path / "waiting")
+    time.sleep(1)
+    os.kill(started[0][0].pid, signal.SIGINT)
+    (first, waited), (second, waited_too) = ranks.collect(started)
+    assert first == "KeyboardInterrupt: " and second == "ConnectionError: worker 0 left while the ranks met"
+    assert waited < 30 and waited_too < 30, "long before the deadline"
+
+
 def alone_in_consensus(rank, way):
     model = tiny_gpt()
     optimizer = thinwire.ZeroOneAdam(model.parameters(), sync_every=4, deadline=2.0)
@@ -140,6 +200,19 @@ def test_a_store_that_stands_still_stops_nobody(monkeypatch):
     assert time.monotonic() - began < 10
 
 
+def test_the_first_meeting_does_not_wait_for_a_store_that_stands_still(monkeypatch):
+    monkeypatch.setattr(_wire, "ANSWER", 0.2)
+    monkeypatch.setattr(_wire, "_store", lambda name: StoppedStore())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="the store of the process group did not answer within 0.5 s"):
+            _wire._Meeting(None, 0.5, None).hold()
+        assert time.monotonic() - began < 10
+    finally:
+        dist.destroy_process_group()
+
+
 def not_finite(rank):
     model = tiny_gpt()
     optimizer = thinwire.ZeroOneAdam(model.parameters())
@@ -154,6 +227,29 @@ def not_finite(rank):
 def test_a_gradient_that_is_not_finite_is_named_everywhere():
     for error in ranks.run(4, not_finite, allowed=[FloatingPointError]):
         assert "worker 1 has a gradient that is infinite or NaN at step 3" in str(error)
+
+
+def left_out(rank):
+    """What is logged on this rank."""
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("thinwire").addHandler(handler)
+    try:
+        model = tiny_gpt()
+        optimizer = thinwire.ZeroOneAdam(model.parameters(), non_finite="skip")
+        for step in range(14):
+            optimizer.zero_grad()
+            (model.loss(step) * (float("nan") if rank == 1 and step >= 3 else 1.0)).backward()
+            optimizer.step()
+    finally:
+        logging.getLogger("thinwire").removeHandler(handler)
+    return lines
+
+
+def test_a_rank_that_is_left_out_says_so_at_the_first_and_the_tenth_time():
+    one, two = ranks.run(2, left_out)
+    gradient = "the gradient of worker 1 is infinite or NaN and is left out of the mean; so far in"
+    assert one == [] and two == [f"step 3: {gradient} 1 of its steps", f"step 12: {gradient} 10 of its steps"]
 
 
 def ends_at_once(rank):

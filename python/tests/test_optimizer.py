@@ -355,6 +355,24 @@ def test_plan_traffic_and_log(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_gradient_that_is_left_out_is_logged_but_not_a_scalers(caplog):
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters(), non_finite="skip")
+    for step in range(5):
+        optimizer.zero_grad()
+        (model.loss(step) * (float("inf") if step in (2, 3) else 1.0)).backward()
+        optimizer.step()
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 2: the gradient of worker 0 is infinite or NaN and is left out of the mean; so far in 1 of its steps"
+    ]
+    caplog.clear()
+    optimizer = thinwire.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model.loss(0) * float("inf")).backward()
+    scaler.step(optimizer)
+    assert optimizer.traffic()["left_out"] == 1 and not caplog.records, "there it is ordinary"
+
+
 @pytest.fixture
 def alone_in_a_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -500,3 +518,24 @@ def test_memory_may_move():
 def test_numbers_that_are_none_are_named(words, message):
     with pytest.raises(ValueError, match=message):
         thinwire.AdamW(tiny_gpt().parameters(), **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "guess"),
+    [
+        ({"kapa": 16}, "kappa"),
+        ({"dead_line": 60.0}, "deadline"),
+        ({"topology": "shraded"}, "sharded"),
+        ({"learning_rate": {"peek": 1e-3, "warmup": 1}}, "peak"),
+    ],
+)
+def test_a_word_that_is_nearly_one_is_guessed(words, guess):
+    with pytest.raises(ValueError, match=f"unknown .* did you mean '{guess}'\\?$"):
+        thinwire.ZeroOneAdam(tiny_gpt().parameters(), **words)
+
+
+@pytest.mark.parametrize("words", [{"colour": 1}, {"learning_rate": {"lr": 1e-3}}])
+def test_a_word_that_is_like_none_is_not_guessed(words):
+    with pytest.raises(ValueError, match="unknown field") as refused:
+        thinwire.ZeroOneAdam(tiny_gpt().parameters(), **words)
+    assert "did you mean" not in str(refused.value)

@@ -131,6 +131,7 @@ def test_rates_of_groups():
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"betas": 0.9}, "betas"),
         ({"colour": "red"}, "colour: unknown field"),
+        ({"weigth_decay": 0.1}, "unknown field .* did you mean 'weight_decay'"),
         ({"groups": [{"length": 3}]}, "must add up to the 10 parameters"),
     ],
 )

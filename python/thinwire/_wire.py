@@ -7,7 +7,7 @@ Gloo takes a message that is shorter than the receiver's buffer; the frame says 
 posted for every worker at all times, so bytes arrive while this worker computes or waits for another. Gloo cannot be asked whether
 something has arrived, and its waits end neither for Ctrl-C nor, without harm, at a time limit: so a thread waits there, and the
 program waits for the thread. While it waits it looks around: at the deadline, and at the group's store, where whoever finds a worker
-gone or silent writes it down for all.
+gone or silent writes it down for all. The workers also meet there, before gloo connects them.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Wire:
         """A `problem` keeps this worker from taking part: the others raise it."""
         ranks = dist.get_process_group_ranks(group)
         self.deadline = deadline
+        _Meeting(group, deadline, problem).hold()
         began = time.monotonic()
         # A group of some of the processes is made by those alone.
         try:
@@ -69,7 +70,7 @@ class Wire:
             waited = time.monotonic() - began
             if waited < deadline:
                 raise ConnectionError(f"the ranks could not connect to each other: {error}") from error
-            raise TimeoutError(f"not all {len(ranks)} ranks built their optimizer within {deadline:g} s") from error
+            raise TimeoutError(f"{len(ranks)} ranks met, but were not connected to each other within {deadline:g} s") from error
         self._board = _Board(self._group, self.rank)
         self._waiter = _Waiter()
         self._flights: list[deque[tuple[Any, _Buffer]]] = [deque() for _ in ranks]
@@ -85,7 +86,7 @@ class Wire:
         dist.all_gather_object(told, (os.environ.get(HOST) or socket.gethostname(), problem), group=self._group)
         for worker, (_, theirs) in enumerate(told):
             if theirs is not None and problem is None:
-                raise Refused(f"worker {worker} did not build its optimizer: {theirs}")
+                raise Refused(_refusal(worker, theirs))
         names = [name for name, _ in told]
         return [names.index(name) for name in names]
 
@@ -172,6 +173,87 @@ class Wire:
         self._board.waits_no_more()
         if isinstance(end, BaseException):
             raise self._board.gone(source) from end
+
+
+class _Meeting:
+    """The workers of `group` before they are connected. Each writes to the store that it has come, and waits until all have.
+
+    Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. A meeting that fails does so for all workers, and for
+    the reason that is written down first: who comes too late learns it at once. Then all may try again.
+    """
+
+    FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": Refused}
+
+    def __init__(self, group: Any, deadline: float, problem: str | None) -> None:
+        self._name = cast(Any, dist.group.WORLD if group is None else group).group_name
+        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        self._absent = list(range(self._size))
+        self._deadline, self._problem = deadline, problem
+        self._give_up = time.monotonic() + deadline
+        self._number = 0  # of the meeting; none yet
+        self._clerk = _Clerk()
+
+    def hold(self) -> None:
+        """Returns when all have come."""
+        try:
+            self._ask(self._come)
+            while (failure := self._ask(self._look)) is None:
+                time.sleep(GLANCE)
+        except BaseException:  # Ctrl-C
+            self._clerk.ask(self._leave, None)  # waits: the process may end next
+            raise
+        finally:
+            self._clerk.end()
+        if failure:
+            kind, text = failure.split(" ", 1)
+            raise self.FAILURES[kind](text)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return self._clerk.start(question).result(max(self._give_up - time.monotonic(), 0) + ANSWER)
+        except FutureTimeout:
+            raise TimeoutError(f"the store of the process group did not answer within {self._deadline:g} s") from None
+        except RuntimeError as error:
+            raise ConnectionError(f"the ranks could not meet at the store of the process group: {error}") from error
+
+    def _come(self) -> None:
+        self._store = _store(f"{self._name}/meetings")
+        self._number = self._store.add(f"come/{self._rank}", 1)  # all workers come to all meetings, so they count alike
+
+    def _leave(self) -> None:
+        if self._number:
+            self._fail(f"left worker {self._rank} left while the ranks met")
+
+    def _look(self) -> str | None:
+        """Why the meeting has failed; nothing if all are here; None if some are still to come."""
+        self._absent = [worker for worker in self._absent if self._store.add(f"come/{worker}", 0) < self._number]
+        if self._store.check([f"failed/{self._number}"]):  # also if all have come: some are gone again
+            return cast(str, self._store.get(f"failed/{self._number}").decode())
+        if not self._absent:
+            return ""
+        return self._fail(self._reason()) if time.monotonic() >= self._give_up else None
+
+    def _reason(self) -> str:
+        if self._problem is not None:
+            return f"refused {_refusal(self._rank, self._problem)}"
+        names = ", ".join(map(str, self._absent))
+        who = f"worker {names}" if len(self._absent) == 1 else f"workers {names}"
+        return f"absent not all {self._size} ranks built their optimizer within {self._deadline:g} s: {who} did not come"
+
+    def _fail(self, reason: str) -> str:
+        """The reason that counts."""
+        return cast(str, self._store.compare_set(f"failed/{self._number}", "", reason).decode())
+
+
+def _refusal(worker: int, problem: str) -> str:
+    return f"worker {worker} did not build its optimizer: {problem}"
+
+
+def _store(name: str) -> Any:
+    """The part of the program's store under `name`, over a connection of its own."""
+    store = dist.distributed_c10d._get_default_store()
+    store = store.clone() if hasattr(store, "clone") else store
+    return dist.distributed_c10d.PrefixStore(f"thinwire/{name}", store)
 
 
 class _Buffer:
@@ -281,9 +363,7 @@ class _Board:
     """
 
     def __init__(self, group: Any, rank: int) -> None:
-        store = dist.distributed_c10d._get_default_store()
-        store = store.clone() if hasattr(store, "clone") else store  # a connection of its own
-        self._store = dist.distributed_c10d.PrefixStore(f"thinwire/{group.group_name}", store)
+        self._store = _store(group.group_name)
         self._rank = rank
         self._look: Future[str | None] | None = None  # since this worker waits
         self._clerk = _Clerk()

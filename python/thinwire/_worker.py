@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from . import _thinwire
+from ._guess import guessing
 
 FORMAT = "thinwire-worker"
 VERSION = 1
@@ -12,6 +13,10 @@ VERSION = 1
 
 class Worker(_thinwire.Worker):
     __doc__ = _thinwire.Worker.__doc__
+
+    def __new__(cls, name: str, *, parameters: Any, group: _thinwire.Group | None = None, **config: Any) -> Worker:
+        with guessing():
+            return cast(Worker, super().__new__(cls, name, parameters=parameters, group=group, **config))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this worker's next step what it is, but its parameters: plain data and NumPy arrays.

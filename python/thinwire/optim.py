@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from . import _thinwire
 from ._ddp import Wrappers
 from ._flat import Flat
+from ._guess import guessing
 from ._worker import Worker
 
 log = logging.getLogger("thinwire")
@@ -30,6 +31,8 @@ TELLING = 10.0  # seconds for the others to come and hear why this rank does not
 OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
+
+OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
 
 THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
 
@@ -68,6 +71,8 @@ class _Compressed(Optimizer):
             self._flat.look_at_gradients()
         self._worker = self._meet(words, init, deadline, resume)
         self._peak = self._worker.config.get("learning_rate", {}).get("peak", 0.0)
+        self._skips = self._worker.config["non_finite"] == "skip"
+        self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
 
@@ -93,7 +98,8 @@ class _Compressed(Optimizer):
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
-        _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+        with guessing(*OURS):
+            _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
         self._wrappers = Wrappers(flat)
         self._flat = Flat(flat)
         self._fixed = [_fixed(group) for group in self.param_groups]
@@ -169,6 +175,20 @@ class _Compressed(Optimizer):
             self._compare_with_schedule(rates[0])
             self._worker._step_in_pieces(self._flat.vector, self._flat.lengths, grads.addresses, rates[0], own, grads.finite)
             self._flat.give_params()
+        if self._skips and not grads.finite:
+            self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        """A rank that is left out at every step would be missed by nobody: told at the first, the tenth, the hundredth."""
+        left_out = self._worker.traffic()["left_out"]
+        if left_out >= self._next_told:
+            self._next_told *= 10
+            log.warning(
+                "step %d: the gradient of worker %d is infinite or NaN and is left out of the mean; so far in %d of its steps",
+                self._worker.steps - 1,
+                self._worker.rank,
+                left_out,
+            )
 
     def _compare_with_schedule(self, lr: float) -> None:
         """0/1 Adam skips rounds by the rate it is given; `learning_rate` is what it was told to expect."""

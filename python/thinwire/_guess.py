@@ -18,7 +18,9 @@ def guessing(*own: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        unknown, *accepted = re.findall("`([^`]+)`", str(error)) or [""]
+        if "unknown field" not in str(error) and "unknown variant" not in str(error):
+            raise
+        unknown, *accepted = re.findall("`([^`]+)`", str(error))
         if str(error).startswith(f"{unknown}: "):  # a keyword itself, and none of the words in its value
             accepted += own
         near = difflib.get_close_matches(unknown, accepted, 1)

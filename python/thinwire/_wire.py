@@ -178,16 +178,16 @@ class Wire:
 class _Meeting:
     """The workers of `group` before they are connected. Each writes to the store that it has come, and waits until all have.
 
-    Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. A meeting that fails does so for all workers, and for
-    the reason that is written down first: who comes too late learns it at once. Then all may try again.
+    Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. How a meeting ends is written down once, and counts for
+    all: that they met, or why not, which who comes too late learns at once. Then all may try again.
     """
 
+    MET = "met"
     FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": Refused}
 
     def __init__(self, group: Any, deadline: float, problem: str | None) -> None:
         self._name = cast(Any, dist.group.WORLD if group is None else group).group_name
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
-        self._absent = list(range(self._size))
         self._deadline, self._problem = deadline, problem
         self._give_up = time.monotonic() + deadline
         self._number = 0  # of the meeting; none yet
@@ -197,15 +197,15 @@ class _Meeting:
         """Returns when all have come."""
         try:
             self._ask(self._come)
-            while (failure := self._ask(self._look)) is None:
+            while (end := self._ask(self._look)) is None:
                 time.sleep(GLANCE)
         except BaseException:  # Ctrl-C
             self._clerk.ask(self._leave, None)  # waits: the process may end next
             raise
         finally:
             self._clerk.end()
-        if failure:
-            kind, text = failure.split(" ", 1)
+        if end != self.MET:
+            kind, text = end.split(" ", 1)
             raise self.FAILURES[kind](text)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -219,30 +219,30 @@ class _Meeting:
     def _come(self) -> None:
         self._store = _store(f"{self._name}/meetings")
         self._number = self._store.add(f"come/{self._rank}", 1)  # all workers come to all meetings, so they count alike
+        self._store.add(f"here/{self._number}", 1)
 
     def _leave(self) -> None:
         if self._number:
-            self._fail(f"left worker {self._rank} left while the ranks met")
+            self._settle(f"left worker {self._rank} left while the ranks met")
 
     def _look(self) -> str | None:
-        """Why the meeting has failed; nothing if all are here; None if some are still to come."""
-        self._absent = [worker for worker in self._absent if self._store.add(f"come/{worker}", 0) < self._number]
-        if self._store.check([f"failed/{self._number}"]):  # also if all have come: some are gone again
-            return cast(str, self._store.get(f"failed/{self._number}").decode())
-        if not self._absent:
-            return ""
-        return self._fail(self._reason()) if time.monotonic() >= self._give_up else None
+        """How the meeting has ended; None if some are still to come."""
+        if self._store.add(f"here/{self._number}", 0) == self._size:
+            return self._settle(self.MET)
+        if self._store.check([f"end/{self._number}"]):
+            return cast(str, self._store.get(f"end/{self._number}").decode())
+        return self._settle(self._reason()) if time.monotonic() >= self._give_up else None
 
     def _reason(self) -> str:
         if self._problem is not None:
             return f"refused {_refusal(self._rank, self._problem)}"
-        names = ", ".join(map(str, self._absent))
-        who = f"worker {names}" if len(self._absent) == 1 else f"workers {names}"
+        absent = [worker for worker in range(self._size) if self._store.add(f"come/{worker}", 0) < self._number]
+        who = ("worker " if len(absent) == 1 else "workers ") + ", ".join(map(str, absent))
         return f"absent not all {self._size} ranks built their optimizer within {self._deadline:g} s: {who} did not come"
 
-    def _fail(self, reason: str) -> str:
-        """The reason that counts."""
-        return cast(str, self._store.compare_set(f"failed/{self._number}", "", reason).decode())
+    def _settle(self, end: str) -> str:
+        """The end that counts: the first."""
+        return cast(str, self._store.compare_set(f"end/{self._number}", "", end).decode())
 
 
 def _refusal(worker: int, problem: str) -> str:

@@ -175,7 +175,7 @@ class _Compressed(Optimizer):
             self._compare_with_schedule(rates[0])
             self._worker._step_in_pieces(self._flat.vector, self._flat.lengths, grads.addresses, rates[0], own, grads.finite)
             self._flat.give_params()
-        if self._skips and not grads.finite:
+        if self._skips and not self._amp and not grads.finite:  # a scaler's infinities are ordinary
             self._tell_left_out()
 
     def _tell_left_out(self) -> None:

@@ -93,11 +93,12 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
             Run::create(&dir, &job.config, &job.initial()?, workers, steps, told.clone(), retention)?
         }
     };
+    let before = with_all_words(&run.spec.job, &job)?;
     ensure!(
-        run.spec.job == told,
+        before == told,
         "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
         dir.display(),
-        difference(&run.spec.job, &told)
+        difference(&before, &told)
     );
     let (rounds, parameters) = (run.rounds(), run.spec.parameters);
     let server = Server::start(run, arguments.listen, rules, security)?;
@@ -193,6 +194,14 @@ pub fn token(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The first line that two settings do not share.
+/// A run's settings as they would be written today: an optimizer's word that there was not yet stands at its default.
+fn with_all_words(text: &str, job: &Job) -> anyhow::Result<String> {
+    let mut settings: Settings = toml::from_str(text)?;
+    let config = settings.config(job.task.get().tensors())?;
+    settings.keep(&config)?;
+    Ok(toml::to_string(&settings)?)
+}
+
 fn difference(before: &str, now: &str) -> String {
     let other = |text: &'static str| move |line: Option<&str>| line.unwrap_or(text).to_owned();
     let only =

@@ -1,9 +1,9 @@
 //! What coarse means have not said yet: 32 bits a value, or 16 for half the memory and half the traffic.
 //!
-//! In 16 bits (bf16) a residue is rounded when a mean leaves it, to one part in 256 of itself at most. That much is lost, and no
-//! mean says it later; what the bits on the wire leave unsaid is not.
+//! In 16 bits (bf16) a residue is rounded when a mean leaves it, to one part in 256 of itself (of a denormal number, more). That much
+//! is lost, and no mean says it later; what the bits on the wire leave unsaid is not.
 
-use crate::codec::change;
+use crate::codec::MAX_BLOCK;
 use crate::error::Error;
 use crate::kernel::bf16::{self, Half};
 use crate::memory::Floats;
@@ -75,6 +75,14 @@ impl Residue {
         }
     }
 
+    /// The bytes it takes now.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Residue::Wide(values) => 4 * values.len(),
+            Residue::Half { pairs, opened, .. } => 4 * (pairs.len() + opened.as_ref().map_or(0, |values| values.len())),
+        }
+    }
+
     /// For a mean.
     pub fn owed(&mut self) -> Owed<'_> {
         match self {
@@ -103,6 +111,15 @@ pub enum Owed<'a> {
 }
 
 impl<'a> Owed<'a> {
+    /// Its values, if there is one.
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Owed::Nothing => None,
+            Owed::Wide(values) => Some(values.len()),
+            Owed::Half(halves) => Some(halves.len()),
+        }
+    }
+
     /// This range of it.
     pub fn part(&mut self, range: Range<usize>) -> Owed<'_> {
         match self {
@@ -131,7 +148,27 @@ impl<'a> Owed<'a> {
         match self {
             Owed::Nothing => work(&mut []),
             Owed::Wide(values) => work(values),
-            Owed::Half(halves) => change(halves, work),
+            Owed::Half(halves) => bf16::change::<MAX_BLOCK, E>(halves, work),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_opened_is_closed_by_the_next_mean() {
+        for len in [0, 1, 2, 7, 4097] {
+            let mut residue = Residue::zeroed(len, Precision::Bf16);
+            let closed = residue.bytes();
+            assert_eq!(closed, 4 * len.div_ceil(2));
+            residue.values().iter_mut().enumerate().for_each(|(i, e)| *e = i as f32);
+            assert_eq!(residue.bytes(), closed + 4 * len);
+            assert_eq!(residue.owed().len(), Some(len));
+            assert_eq!(residue.bytes(), closed);
+            let rounded = (0..len).map(|i| half::bf16::from_f32(i as f32).to_f32());
+            assert!(residue.values().iter().copied().eq(rounded), "what was written there is kept");
         }
     }
 }

@@ -68,7 +68,9 @@ impl Cut {
 
     /// bytes ← x, block by block, with what is owed of it.
     pub fn encode(self, codec: &dyn Codec, x: &[f32], residue: Owed<'_>, bytes: &mut [u8]) -> Result<(), Fault> {
-        let mut blocks = x.chunks(self.block).zip(bytes.chunks_mut(self.encoded));
+        assert!(bytes.len().div_ceil(self.encoded.max(1)) == x.len().div_ceil(self.block), "bytes for every block");
+        assert!(residue.len().is_none_or(|len| len == x.len()), "a residue for every value");
+        let mut blocks = x.chunks(self.block).zip(bytes.chunks_mut(self.encoded.max(1)));
         match residue {
             Owed::Nothing => blocks.try_for_each(|(x, bytes)| codec.encode(x, bytes)),
             Owed::Wide(e) => {
@@ -86,7 +88,11 @@ impl Cut {
         bytes: &'b [u8],
         values: &'v mut [f32],
     ) -> impl Iterator<Item = (&'b [u8], &'v mut [f32])> + use<'b, 'v> {
-        bytes.chunks(self.encoded).zip(values.chunks_mut(self.block))
+        assert!(
+            bytes.len().div_ceil(self.encoded.max(1)) == values.len().div_ceil(self.block),
+            "bytes for every block"
+        );
+        bytes.chunks(self.encoded.max(1)).zip(values.chunks_mut(self.block))
     }
 
     /// The values of a tile: as many whole blocks as fit.

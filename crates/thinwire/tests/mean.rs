@@ -21,7 +21,6 @@ use oracle::{CoarseMean, Quantizer};
 use setting::{PATIENCE, Setting};
 use thinwire::codec::{CodecName, MAX_BLOCK};
 use thinwire::collective::threads;
-use thinwire::kernel::bf16;
 use thinwire::layout::Shape;
 use thinwire::residue::Precision;
 use thinwire::schedule::Round;
@@ -184,7 +183,7 @@ fn the_coarse_mean_of_any_codecs_is_the_oracles() {
 /// A residue of 16 bits is the f32 one of the same round, rounded.
 #[test]
 fn a_residue_of_sixteen_bits_is_rounded_and_nothing_else() {
-    let narrow = |x: &u32| f32::from_le_bytes([[0, 0], bf16::narrow(f32::from_bits(*x))].concat().try_into().unwrap());
+    let narrow = |x: &u32| half::bf16::from_f32(f32::from_bits(*x)).to_f32();
     for setting in settings() {
         let [wide, half] = [Precision::F32, Precision::Bf16]
             .map(|residue| outcomes(&Setting { residue, ..setting }, &[Round::Coarse]).remove(0));

@@ -103,7 +103,9 @@ fn words_that_a_checkpoint_does_not_know_stand_at_their_defaults() {
     let uninterrupted = run_resumed(&config(WORDS), 2, dir.path());
     edit_manifest(dir.path(), |manifest| {
         let words = manifest["config"].as_object_mut().unwrap();
-        assert!(words.remove("hierarchy").is_some() && words.remove("host_codec").is_some());
+        for word in ["hierarchy", "host_codec", "residue"] {
+            assert!(words.remove(word).is_some(), "{word}");
+        }
     });
     let resumed = run_resumed(&config(WORDS), 2, dir.path());
     uninterrupted.iter().zip(&resumed).for_each(|(one, other)| one.assert_same(other, "an older checkpoint"));
@@ -362,6 +364,7 @@ fn another_configuration_is_refused_by_its_word() {
         ("block", json!(8), json!(16)),
         ("topology", json!("sharded"), json!("central")),
         ("host_codec", json!("f32"), json!("bf16")),
+        ("residue", json!("f32"), json!("bf16")),
         ("weight_decay", json!(0.01), json!(0.5)),
     ] {
         let text = format!(": {key} was {then} when it was saved, and is {now} now");

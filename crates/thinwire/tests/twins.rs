@@ -60,6 +60,11 @@ const KERNELS: &[(&str, Kernel)] = &[
         let mut rounded = c.g.clone();
         bf16::round(&mut rounded);
         assert!(words([rounded]) == words([wide.clone()]));
+        for (x, wide) in c.g.iter().zip(&wide).filter(|(x, _)| x.is_finite()) {
+            let nearest = half::bf16::from_f32(*x);
+            let finite = if nearest.is_finite() { nearest } else { half::bf16::MAX.copysign(nearest) };
+            assert_eq!(wide.to_bits(), finite.to_f32().to_bits(), "{x:e}");
+        }
         [octets(halves.as_flattened()), words([wide])].concat()
     }),
     ("sign::unpack", |mut c| {

@@ -112,6 +112,21 @@ fn a_killed_server_and_a_killed_worker_come_back() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "b has its old seat");
 }
 
+/// A word that there was not yet when a run began stands at its default.
+#[test]
+fn a_run_of_before_a_word_goes_on() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 30 --workers 1 --optimizer efficient-adam");
+    let mut server = serve(&place, "127.0.0.1:0", &flags);
+    server.kill();
+    let path = place.path("server/run.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let older = text.replace("residue = \\\"f32\\\"\\n", "");
+    assert_ne!(older, text);
+    std::fs::write(&path, older).unwrap();
+    serve(&place, "127.0.0.1:0", &flags).kill(); // refused, it would say so
+}
+
 fn interrupt(child: &Child) {
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
 }

@@ -60,7 +60,7 @@ pub trait Codec: Debug + Send + Sync {
 
     /// The same with what was lost rounded to sixteen bits.
     fn encode_with_half(&self, x: &[f32], e: &mut [Half], out: &mut [u8]) -> Result<(), Fault> {
-        change(e, |e| self.encode_with(x, e, out))
+        bf16::change::<MAX_BLOCK, _>(e, |e| self.encode_with(x, e, out))
     }
 
     /// Encodes x, and forgets what was lost.
@@ -74,6 +74,7 @@ pub trait Codec: Debug + Send + Sync {
     /// The same of at most [`TOGETHER`], one after the other, with 0 for `sum` if it is `fresh`; then sum ← sum / divisor.
     /// An error comes with which of them it is.
     fn add_up(&self, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, Fault)> {
+        assert!(some.len() <= TOGETHER);
         if fresh {
             sum.fill(0.0);
         }
@@ -95,15 +96,6 @@ pub trait Codec: Debug + Send + Sync {
         let _ = stream;
         self.decode(bytes, out)
     }
-}
-
-/// Calls `work` on the values of at most a block in 32 bits; what it leaves is rounded, unless it fails.
-pub(crate) fn change<E>(halves: &mut [Half], work: impl FnOnce(&mut [f32]) -> Result<(), E>) -> Result<(), E> {
-    let room = &mut [0.0; MAX_BLOCK][..halves.len()];
-    bf16::read(halves, room);
-    work(room)?;
-    bf16::write(room, halves);
-    Ok(())
 }
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values.

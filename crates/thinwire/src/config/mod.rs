@@ -71,7 +71,7 @@ pub struct Config {
     /// Both ways of an exact mean: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_codec: Option<CodecName>,
-    /// How a worker keeps what it has not said yet: `f32`, or `bf16` for half the memory and a faster coarse mean, which rounds it.
+    /// How a worker keeps what it has not said yet: `f32`, or `bf16` for half the memory, which rounds it.
     /// Default `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residue: Option<Precision>,

@@ -53,7 +53,7 @@ pub struct Coding {
     down: Named,
     pub(super) layout: Layout,
     pub(super) hosts: Hosts,
-    /// How a worker keeps what `up` has not said yet.
+    /// How workers and owners keep what was not said yet.
     pub(super) residue: Precision,
 }
 
@@ -74,7 +74,7 @@ impl Coding {
         Coding { inside, up, down, layout, hosts: hosts.clone(), residue: Precision::F32 }
     }
 
-    /// With the residue of the way up kept so.
+    /// With the residues of both ways kept so.
     pub fn keeping(self, residue: Precision) -> Coding {
         Coding { residue, ..self }
     }

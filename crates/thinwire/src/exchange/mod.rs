@@ -147,6 +147,8 @@ impl Exchange {
         averaged: impl Averaged<R, W>,
     ) -> Result<u32> {
         let coarse = round == Round::Coarse;
+        // In any round: so copies that were opened to look at do not stay.
+        let (up_residue, down_residue) = (self.up_residue.owed(), self.down_residue.owed());
         let mut under_way = round::UnderWay {
             coding: self.codings.of(round).expect("a coding for every round the calendar has"),
             coarse,
@@ -155,8 +157,8 @@ impl Exchange {
             step: now.step,
             contributes: now.contributes,
             digest: self.digest,
-            up_residue: if coarse { self.up_residue.owed() } else { Owed::Nothing },
-            down_residue: if coarse { self.down_residue.owed() } else { Owed::Nothing },
+            up_residue: if coarse { up_residue } else { Owed::Nothing },
+            down_residue: if coarse { down_residue } else { Owed::Nothing },
             group: &mut self.group,
             threads: &self.threads,
             mail: &mut self.mail,

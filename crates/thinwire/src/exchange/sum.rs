@@ -1,6 +1,6 @@
 //! Messages that are added up in one pass over memory, and coded again: the workers' of a host, the hosts' of a group.
 
-use crate::codec::{Codec, TOGETHER};
+use crate::codec::{Codec, Fault, TOGETHER};
 use crate::error::{Error, Result};
 use crate::message::{HEADER_LEN, Header};
 use crate::residue::Owed;
@@ -27,49 +27,43 @@ pub(super) struct Sum<'a, S> {
 impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
     /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z).
     pub fn code(self, threads: &Threads, overflow: impl Fn() -> Error + Sync) -> Result<()> {
-        let start = self.range.start;
-        let cut = Cut { block: self.block, encoded: self.to.encoded_len(self.block) };
-        let vectors = Vectors { read: [], write: [] };
         let Sum { messages, sender, from, to, block, divisor, range, residue, bytes } = self;
-        let adds = Adds { messages, sender, from, divisor };
+        let (start, encoded) = (range.start, from.encoded_len(block));
+        let (vectors, cut) = (Vectors { read: [], write: [] }, Cut { block, encoded: to.encoded_len(block) });
         threads.walk(Span { residue, vectors, range, bytes, cut }, |tile: Span<'_, 0, 0>, sum| {
             let first = (tile.range.start - start) / block;
             for (i, sum) in (first..).zip(sum.chunks_mut(block)) {
-                adds.add_up(i * from.encoded_len(block), sum)?;
+                let refused = |(place, fault)| Error::Payload { worker: sender(place), fault };
+                add_up(messages, i * encoded, from, divisor, sum).map_err(refused)?;
             }
             tile.cut.encode(to, sum, tile.residue, tile.bytes).map_err(|_| overflow())
         })
     }
 }
 
-struct Adds<'a, S> {
-    messages: &'a [Vec<u8>],
-    sender: S,
-    from: &'a dyn Codec,
+/// sum ← Σ q / divisor, of the block that lies `at` so many bytes in each payload. An error comes with its message's place.
+fn add_up(
+    messages: &[Vec<u8>],
+    at: usize,
+    codec: &dyn Codec,
     divisor: f32,
-}
-
-impl<S: Fn(usize) -> usize> Adds<'_, S> {
-    /// sum ← Σ q / divisor, of the block that lies `at` so many bytes in each payload.
-    fn add_up(&self, at: usize, sum: &mut [f32]) -> Result<()> {
-        let len = self.from.encoded_len(sum.len());
-        let numbered = self.messages.iter().enumerate();
-        let said = numbered.filter_map(|(place, message)| Some((place, contribution(message, at, len)?)));
-        let mut rest = said.peekable();
-        let mut fresh = true;
-        while rest.peek().is_some() {
-            let (mut places, mut some, mut count) = ([0; TOGETHER], [&[][..]; TOGETHER], 0);
-            for (place, bytes) in rest.by_ref().take(TOGETHER) {
-                (places[count], some[count]) = (place, bytes);
-                count += 1;
-            }
-            let divisor = if rest.peek().is_none() { self.divisor } else { 1.0 };
-            let refused = |(i, fault): (usize, _)| Error::Payload { worker: (self.sender)(places[i]), fault };
-            self.from.add_up(&some[..count], fresh, divisor, sum).map_err(refused)?;
-            fresh = false;
+    sum: &mut [f32],
+) -> Result<(), (usize, Fault)> {
+    let len = codec.encoded_len(sum.len());
+    let numbered = messages.iter().enumerate();
+    let said = numbered.filter_map(|(place, message)| Some((place, contribution(message, at, len)?)));
+    let (mut rest, mut fresh) = (said.peekable(), true);
+    while fresh || rest.peek().is_some() {
+        let (mut places, mut some, mut count) = ([0; TOGETHER], [&[][..]; TOGETHER], 0);
+        for (place, bytes) in rest.by_ref().take(TOGETHER) {
+            (places[count], some[count]) = (place, bytes);
+            count += 1;
         }
-        Ok(())
+        let divisor = if rest.peek().is_none() { divisor } else { 1.0 };
+        codec.add_up(&some[..count], fresh, divisor, sum).map_err(|(i, fault)| (places[i], fault))?;
+        fresh = false;
     }
+    Ok(())
 }
 
 /// So many bytes of a message's payload, unless nobody is in it.

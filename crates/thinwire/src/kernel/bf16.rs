@@ -44,3 +44,20 @@ multiversion! {
         z.iter_mut().for_each(|z| *z = widen(narrow(*z)));
     }
 }
+
+/// Calls `work` on at most `MOST` values in 32 bits; what it leaves is rounded, unless it fails.
+pub fn change<const MOST: usize, E>(
+    halves: &mut [Half],
+    work: impl FnOnce(&mut [f32]) -> Result<(), E>,
+) -> Result<(), E> {
+    // Clearing the room is another pass, so a block of the usual length has one of its own.
+    const USUAL: usize = 512;
+    if MOST > USUAL && halves.len() <= USUAL {
+        return change::<USUAL, E>(halves, work);
+    }
+    let room = &mut [0.0; MOST][..halves.len()];
+    read(halves, room);
+    work(room)?;
+    write(room, halves);
+    Ok(())
+}

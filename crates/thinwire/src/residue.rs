@@ -112,7 +112,7 @@ pub enum Owed<'a> {
 
 impl<'a> Owed<'a> {
     /// Its values, if there is one.
-    pub fn len(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         match self {
             Owed::Nothing => None,
             Owed::Wide(values) => Some(values.len()),
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(closed, 4 * len.div_ceil(2));
             residue.values().iter_mut().enumerate().for_each(|(i, e)| *e = i as f32);
             assert_eq!(residue.bytes(), closed + 4 * len);
-            assert_eq!(residue.owed().len(), Some(len));
+            assert_eq!(residue.owed().count(), Some(len));
             assert_eq!(residue.bytes(), closed);
             let rounded = (0..len).map(|i| half::bf16::from_f32(i as f32).to_f32());
             assert!(residue.values().iter().copied().eq(rounded), "what was written there is kept");

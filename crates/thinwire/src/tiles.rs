@@ -69,7 +69,7 @@ impl Cut {
     /// bytes ← x, block by block, with what is owed of it.
     pub fn encode(self, codec: &dyn Codec, x: &[f32], residue: Owed<'_>, bytes: &mut [u8]) -> Result<(), Fault> {
         assert!(bytes.len().div_ceil(self.encoded.max(1)) == x.len().div_ceil(self.block), "bytes for every block");
-        assert!(residue.len().is_none_or(|len| len == x.len()), "a residue for every value");
+        assert!(residue.count().is_none_or(|count| count == x.len()), "a residue for every value");
         let mut blocks = x.chunks(self.block).zip(bytes.chunks_mut(self.encoded.max(1)));
         match residue {
             Owed::Nothing => blocks.try_for_each(|(x, bytes)| codec.encode(x, bytes)),

@@ -37,7 +37,7 @@ impl FromStr for Precision {
         match name {
             "f32" => Ok(Precision::F32),
             "bf16" => Ok(Precision::Bf16),
-            _ => Err(Error::config("residue", name, "f32, bf16")),
+            _ => Err(Error::config("residue", name, "accepted: f32, bf16")),
         }
     }
 }

@@ -151,15 +151,17 @@ fn encode(x: &[f32], residue: Owed<'_>, bytes: &mut [u8], threads: &Threads) {
 }
 
 fn decode_add(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, sum, _| Sign.decode_add(bytes, sum));
+    unpack(data, threads, |bytes, sum, _| {
+        cut().blocks(bytes, sum).try_for_each(|(bytes, sum)| Sign.decode_add(bytes, sum))
+    });
 }
 
 fn decode(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, out, _| Sign.decode(bytes, out));
+    unpack(data, threads, |bytes, out, _| Sign.decode_blocks(BLOCK, bytes, out));
 }
 
 fn decode_streaming(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, out, stream| Sign.decode_streaming(bytes, out, stream));
+    unpack(data, threads, |bytes, out, stream| Sign.decode_streaming(BLOCK, bytes, out, stream));
 }
 
 type Decode = for<'a> fn(&[u8], &'a mut [f32], &Stream<'a>) -> Result<(), Fault>;
@@ -169,7 +171,7 @@ fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
     let span = Span { range: 0..data.a.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bits, cut: cut() };
     let done = threads.walk_streaming(span, |tile: Span<'_, 0, 1>, _, stream| {
         let Vectors { write: [out], .. } = tile.vectors;
-        tile.cut.blocks(tile.bytes, out).try_for_each(|(bytes, out)| decode(bytes, out, stream))
+        decode(tile.bytes, out, stream)
     });
     done.expect("what was encoded");
 }

@@ -70,16 +70,7 @@ impl Cut {
     pub fn encode(self, codec: &dyn Codec, x: &[f32], residue: Owed<'_>, bytes: &mut [u8]) -> Result<(), Fault> {
         assert!(bytes.len().div_ceil(self.encoded.max(1)) == x.len().div_ceil(self.block), "bytes for every block");
         assert!(residue.count().is_none_or(|count| count == x.len()), "a residue for every value");
-        let mut blocks = x.chunks(self.block).zip(bytes.chunks_mut(self.encoded.max(1)));
-        match residue {
-            Owed::Nothing => blocks.try_for_each(|(x, bytes)| codec.encode(x, bytes)),
-            Owed::Wide(e) => {
-                blocks.zip(e.chunks_mut(self.block)).try_for_each(|((x, bytes), e)| codec.encode_with(x, e, bytes))
-            }
-            Owed::Half(e) => {
-                blocks.zip(e.chunks_mut(self.block)).try_for_each(|((x, bytes), e)| codec.encode_with_half(x, e, bytes))
-            }
-        }
+        codec.encode_blocks(self.block, x, residue, bytes)
     }
 
     /// Each block of `bytes`, and the values that it stands for.

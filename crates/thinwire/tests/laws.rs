@@ -20,7 +20,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
 use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, TOGETHER};
-use thinwire::kernel::streaming;
+use thinwire::kernel::{bf16, streaming};
+use thinwire::residue::Owed;
 use thinwire::{Floats, layout};
 
 /// Every codec, and the slow quantizer it must equal.
@@ -149,6 +150,10 @@ fn coded(codec: &dyn Codec, z: &[f32]) -> Vec<f32> {
     decoded(codec, &encoded(codec, z), z.len()).expect("what the codec wrote")
 }
 
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
 fn widen(x: &[f32]) -> Vec<f64> {
     x.iter().copied().map(f64::from).collect()
 }
@@ -255,7 +260,7 @@ fn several_are_added_one_after_the_other() {
         let before = (0..z.len()).map(|k| (k as f32).sin()).collect::<Vec<_>>();
         for (count, fresh, divisor) in (0..=TOGETHER).flat_map(|count| [(count, true, 4.0), (count, false, 3.0)]) {
             let mut sum = before.clone();
-            codec.add_up(&four[..count], fresh, divisor, &mut sum).expect("what the codec wrote");
+            codec.add_up(z.len().max(1), &four[..count], fresh, divisor, &mut sum).expect("what the codec wrote");
             let mut want = if fresh { vec![0.0; z.len()] } else { before.clone() };
             four[..count].iter().for_each(|bytes| codec.decode_add(bytes, &mut want).expect("what the codec wrote"));
             want.iter_mut().for_each(|want| *want /= divisor);
@@ -266,27 +271,57 @@ fn several_are_added_one_after_the_other() {
 }
 
 #[test]
+fn many_blocks_at_once_are_the_blocks_one_by_one() {
+    let quarter = || mixed().prop_map(|x| x / 4.0); // so that x + e is finite, with e rounded too
+    hold((vector_of((quarter(), quarter())), block_size()), |(pairs, size)| {
+        for_codecs(|name, codec| {
+            let (x, e): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
+            let mut halves = vec![[0; 2]; e.len()];
+            bf16::write(&e, &mut halves);
+            let (mut one_by_one, mut left, mut left_in_halves) = (Vec::new(), e.clone(), halves.clone());
+            for (i, x) in x.chunks(size).enumerate() {
+                let part = i * size..i * size + x.len();
+                let mut bytes = vec![0; codec.encoded_len(x.len())];
+                codec.encode_with_half(x, &mut left_in_halves[part.clone()], &mut bytes).expect("finite values");
+                codec.encode_with(x, &mut left[part], &mut bytes).expect("finite values");
+                one_by_one.extend(bytes);
+            }
+            let mut bytes = vec![0xa5; one_by_one.len()];
+            let (mut e, mut of_halves) = (e, vec![0xa5; one_by_one.len()]);
+            codec.encode_blocks(size, &x, Owed::Half(&mut halves), &mut of_halves).expect("finite values");
+            codec.encode_blocks(size, &x, Owed::Wide(&mut e), &mut bytes).expect("finite values");
+            prop_assert_eq!(&bytes, &one_by_one, "{}", name);
+            prop_assert_eq!(bits(&e), bits(&left), "{}", name);
+            prop_assert_eq!(&halves, &left_in_halves, "{}", name);
+            let want = x.chunks(size).zip(bytes.chunks(codec.encoded_len(size)));
+            let want = want.flat_map(|(x, bytes)| decoded(codec, bytes, x.len()).expect("what the codec wrote"));
+            let (want, mut out) = (want.collect::<Vec<_>>(), Floats::copied(&vec![7.0; x.len()]));
+            codec.decode_blocks(size, &bytes, &mut out).expect("what the codec wrote");
+            prop_assert_eq!(bits(&out), bits(&want), "{}", name);
+            out.fill(7.0);
+            streaming(|stream| codec.decode_streaming(size, &bytes, &mut out, stream)).expect("what the codec wrote");
+            prop_assert_eq!(bits(&out), bits(&want), "{}, past the caches", name);
+            codec.add_up(size, &[&bytes], true, 2.0, &mut out).expect("what the codec wrote");
+            prop_assert_eq!(&out[..], &times(0.5, &want)[..], "{}, half of it", name);
+            bytes.push(0);
+            let refused = codec.decode_blocks(size, &bytes, &mut out);
+            prop_assert!(matches!(refused, Err(Fault::Length { .. })), "{}: {:?}", name, refused);
+            Ok(())
+        })
+    });
+}
+
+#[test]
 fn of_several_the_faulty_one_is_named() {
     for (name, _) in table() {
         let codec = name.codec();
         let (good, bad) = (encoded(&*codec, &[1.0; 9]), vec![0; codec.encoded_len(9) + 1]);
         for place in 0..TOGETHER {
             let some: [&[u8]; TOGETHER] = std::array::from_fn(|i| if i == place { &bad[..] } else { &good[..] });
-            let (which, fault) = codec.add_up(&some, true, 1.0, &mut [0.0; 9]).expect_err("a wrong length");
+            let (which, fault) = codec.add_up(9, &some, true, 1.0, &mut [0.0; 9]).expect_err("a wrong length");
             assert!(which == place && matches!(fault, Fault::Length { .. }), "{name}: {which}, {fault}");
         }
     }
-}
-
-#[test]
-fn what_goes_past_the_caches_is_the_same() {
-    for_blocks(|name, codec, z| {
-        let mut out = Floats::copied(&vec![7.0; z.len()]);
-        streaming(|stream| codec.decode_streaming(&encoded(codec, z), &mut out, stream)).expect("what the codec wrote");
-        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        prop_assert_eq!(bits(&out), bits(&coded(codec, z)), "{}", name);
-        Ok(())
-    });
 }
 
 #[test]

@@ -12,8 +12,10 @@ use proptest::test_runner::TestRunner;
 use thinwire::CodecName;
 use thinwire::Floats;
 use thinwire::codec::MAX_BLOCK;
+use thinwire::kernel::bf16::Half;
+use thinwire::kernel::kept::Kept;
 use thinwire::kernel::update::{Scalars, Since};
-use thinwire::kernel::{Level, bf16, bits, reduce, scale, sign, streaming, update, use_level};
+use thinwire::kernel::{Level, bf16, bits, blocks, reduce, sign, streaming, update, use_level};
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
 
@@ -42,17 +44,13 @@ const KERNELS: &[(&str, Kernel)] = &[
         reduce::add_squares(&c.g, &mut lanes);
         lanes.into_iter().flat_map(double).collect()
     }),
-    ("scale::sum_abs", |c| [double(scale::sum_abs(&c.g, &c.m)), double(scale::sum_abs(&c.g, &halves(&c.m)))].concat()),
     ("reduce::add_max_abs", |mut c| words([vec![reduce::add_max_abs(&c.g, &mut c.m)], c.m])),
-    ("sign::pack", |mut c| {
-        let mut signs = vec![0xa5; sign::packed_len(c.g.len())];
-        sign::pack(c.k.rate, &c.g, &mut c.m, &mut signs);
-        [words([c.m]), octets(&signs)].concat()
+    ("blocks::pack", |c| {
+        BLOCKS.into_iter().flat_map(|block| packed_blocks(block, &c.g, c.m.clone(), |m| words([m]))).collect()
     }),
-    ("sign::pack, residue in bf16", |c| {
-        let (mut e, mut signs) = (halves(&c.m), vec![0xa5; sign::packed_len(c.g.len())]);
-        sign::pack(c.k.rate, &c.g, &mut e, &mut signs);
-        [octets(e.as_flattened()), octets(&signs)].concat()
+    ("blocks::pack, residue in bf16", |c| {
+        let octets = |e: Vec<Half>| octets(e.as_flattened());
+        BLOCKS.into_iter().flat_map(|block| packed_blocks(block, &c.g, halves(&c.m), octets)).collect()
     }),
     ("bf16", |c| {
         let (halves, mut wide) = (halves(&c.g), vec![0.0; c.g.len()]);
@@ -67,37 +65,41 @@ const KERNELS: &[(&str, Kernel)] = &[
         }
         [octets(halves.as_flattened()), words([wide])].concat()
     }),
-    ("sign::unpack", |mut c| {
-        sign::unpack(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
-        words([c.x])
+    ("blocks::unpack", |c| {
+        let unpacked = |block: usize| {
+            let mut out = c.x.clone();
+            blocks::unpack(block, &in_blocks(block, &c, 0), &mut out).expect("scales");
+            words([out])
+        };
+        BLOCKS.into_iter().flat_map(unpacked).collect()
     }),
     ("sign::unpack_add", |mut c| {
         sign::unpack_add(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
         words([c.x])
     }),
-    ("sign::unpack_streaming", |c| {
+    ("blocks::unpack_streaming", |c| {
         let mut out = Floats::zeroed(c.x.len() + 1);
-        let unpack = |out: &mut [f32]| {
-            streaming(|stream| {
-                sign::unpack_streaming(c.k.rate, &c.bytes[..sign::packed_len(out.len())], out, stream);
-            });
+        let unpack = |block: usize, out: &mut [f32]| {
+            let message = in_blocks(block, &c, 0);
+            streaming(|stream| blocks::unpack_streaming(block, &message, out, stream)).expect("scales");
             out.to_vec()
         };
         // Where a line begins, and where none does.
-        words([unpack(&mut out[..c.x.len()]), unpack(&mut out[1..])])
+        BLOCKS
+            .into_iter()
+            .flat_map(|block| words([unpack(block, &mut out[..c.x.len()]), unpack(block, &mut out[1..])]))
+            .collect()
     }),
-    ("sign::add_up", |c| {
-        let packed = sign::packed_len(c.x.len());
-        let signs =
-            [0, 1, 2, 3].map(|i| c.bytes.iter().map(|byte| byte.rotate_left(i)).take(packed).collect::<Vec<_>>());
-        let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
-        let some: [_; 4] = std::array::from_fn(|i| (scales[i], &signs[i][..]));
-        let sum = |(count, fresh, divisor)| {
+    ("blocks::add_up", |c| {
+        let sum = |(block, count, fresh, divisor)| {
+            let messages = [0, 1, 2, 3].map(|i| in_blocks(block, &c, i));
+            let some = messages.each_ref().map(|message| &message[..]);
             let mut sum = c.x.clone();
-            sign::add_up(&some[..count], fresh, divisor, &mut sum);
+            blocks::add_up(block, &some[..count], fresh, divisor, &mut sum).expect("scales");
             words([sum])
         };
-        (0..=4).flat_map(|count| [(count, true, 4.0), (count, false, 3.0)]).flat_map(sum).collect()
+        let cases = BLOCKS.into_iter().flat_map(|block| (0..=4).map(move |count| (block, count)));
+        cases.flat_map(|(block, count)| [(block, count, true, 4.0), (block, count, false, 3.0)]).flat_map(sum).collect()
     }),
     ("bits::pack", |c| WIDTHS.flat_map(|width| packed(width, &c)).collect()),
     ("bits::unpack", |c| WIDTHS.flat_map(|width| unpacked(width, &c)).collect()),
@@ -155,10 +157,38 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("codec", |c| codecs().flat_map(|name| recoded(name, &c)).collect()),
 ];
 
-fn halves(x: &[f32]) -> Vec<bf16::Half> {
+fn halves(x: &[f32]) -> Vec<Half> {
     let mut halves = vec![[0xa5; 2]; x.len()];
     bf16::write(x, &mut halves);
     halves
+}
+
+/// Of signs: ones that vectors and lines divide, and ones that they do not.
+const BLOCKS: [usize; 5] = [1, 7, 12, 512, MAX_BLOCK];
+
+/// The bytes of blocks of g + e, and what is left; or that a value was not finite.
+fn packed_blocks<E: Kept>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
+    let mut message = vec![0xa5; blocks_len(block, g.len())];
+    match blocks::pack(block, g, &mut e, &mut message) {
+        Some(()) => [octets(&message), bits(e)].concat(),
+        None => vec![u64::MAX],
+    }
+}
+
+/// Blocks of signs out of the case's bytes, with scales of all kinds, zeros among them: the message of worker `i`.
+fn in_blocks(block: usize, c: &Case, i: usize) -> Vec<u8> {
+    let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
+    let mut message = (0..blocks_len(block, c.x.len()))
+        .map(|at| c.bytes[at % c.bytes.len()].rotate_left(i as u32))
+        .collect::<Vec<_>>();
+    for (n, block) in message.chunks_mut(blocks::encoded_len(block)).enumerate() {
+        block[..4].copy_from_slice(&scales[(n + i) % 4].to_le_bytes());
+    }
+    message
+}
+
+fn blocks_len(block: usize, count: usize) -> usize {
+    count / block * blocks::encoded_len(block) + blocks::encoded_len(count % block)
 }
 
 const WIDTHS: std::ops::RangeInclusive<u32> = 1..=8;

@@ -41,7 +41,7 @@ pub struct CodecSpeed {
 
 /// A pass of a codec over the data, and what one block of it is decoded by.
 type Pass = fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>;
-type Decode = fn(&dyn Codec, &[u8], &mut [f32]) -> Result<(), Fault>;
+type Decode = fn(&dyn Codec, Cut, &[u8], &mut [f32]) -> Result<(), Fault>;
 
 /// What the kernels work on.
 struct Data {
@@ -117,11 +117,13 @@ fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
 }
 
 fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
-    unpack(codec, data, threads, |codec, bytes, out| codec.decode_add(bytes, out))
+    unpack(codec, data, threads, |codec, cut, bytes, out| {
+        cut.blocks(bytes, out).try_for_each(|(bytes, out)| codec.decode_add(bytes, out))
+    })
 }
 
 fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
-    unpack(codec, data, threads, |codec, bytes, out| codec.decode(bytes, out))
+    unpack(codec, data, threads, |codec, cut, bytes, out| codec.decode_blocks(cut.block, bytes, out))
 }
 
 fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
@@ -130,7 +132,7 @@ fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode)
     let span = Span { range: 0..data.x.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bytes, cut };
     threads.walk(span, |tile: Span<'_, 0, 1>, _| {
         let Vectors { write: [out], .. } = tile.vectors;
-        tile.cut.blocks(tile.bytes, out).try_for_each(|(bytes, out)| decode(codec, bytes, out))
+        decode(codec, cut, tile.bytes, out)
     })
 }
 

@@ -26,10 +26,10 @@ pub use sign::Sign;
 pub use topk::TopK;
 pub use uniform::Uniform;
 
-use crate::kernel::Stream;
 use crate::kernel::bf16::{self, Half};
-use crate::kernel::reduce;
-pub use crate::kernel::sign::TOGETHER;
+pub use crate::kernel::blocks::TOGETHER;
+use crate::kernel::{Stream, blocks, reduce};
+use crate::residue::Owed;
 use std::fmt::Debug;
 
 /// The longest block: with its error and its bytes it stays in the first-level cache between the passes over it.
@@ -68,18 +68,33 @@ pub trait Codec: Debug + Send + Sync {
         self.encode_with(x, &mut [0.0; MAX_BLOCK][..x.len()], out)
     }
 
+    /// Encodes many blocks of `block` values, the last one maybe of fewer, with what is owed of them.
+    fn encode_blocks(&self, block: usize, x: &[f32], e: Owed<'_>, out: &mut [u8]) -> Result<(), Fault> {
+        encode_each(self, block, x, e, out)
+    }
+
     /// sum ← sum + the values that `bytes` stand for.
     fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault>;
 
-    /// The same of at most [`TOGETHER`], one after the other, with 0 for `sum` if it is `fresh`; then sum ← sum / divisor.
-    /// An error comes with which of them it is.
-    fn add_up(&self, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, Fault)> {
+    /// The same of the blocks of at most [`TOGETHER`], one after the other, with 0 for `sum` if it is `fresh`; then
+    /// sum ← sum / divisor. An error comes with which of them it is.
+    fn add_up(
+        &self,
+        block: usize,
+        some: &[&[u8]],
+        fresh: bool,
+        divisor: f32,
+        sum: &mut [f32],
+    ) -> Result<(), (usize, Fault)> {
         assert!(some.len() <= TOGETHER);
         if fresh {
             sum.fill(0.0);
         }
         for (i, bytes) in some.iter().enumerate() {
-            self.decode_add(bytes, sum).map_err(|fault| (i, fault))?;
+            let refused = |fault| (i, fault);
+            check_blocks(self, block, sum.len(), bytes).map_err(refused)?;
+            let blocks = bytes.chunks(self.encoded_len(block)).zip(sum.chunks_mut(block));
+            blocks.into_iter().try_for_each(|(bytes, sum)| self.decode_add(bytes, sum)).map_err(refused)?;
         }
         reduce::divide(divisor, sum);
         Ok(())
@@ -91,11 +106,48 @@ pub trait Codec: Debug + Send + Sync {
         self.decode_add(bytes, out)
     }
 
-    /// The same for memory that is not read again soon: past the caches, if the codec can.
-    fn decode_streaming<'env>(&self, bytes: &[u8], out: &'env mut [f32], stream: &Stream<'env>) -> Result<(), Fault> {
-        let _ = stream;
-        self.decode(bytes, out)
+    /// The same of many blocks.
+    fn decode_blocks(&self, block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), Fault> {
+        check_blocks(self, block, out.len(), bytes)?;
+        let mut blocks = bytes.chunks(self.encoded_len(block)).zip(out.chunks_mut(block));
+        blocks.try_for_each(|(bytes, out)| self.decode(bytes, out))
     }
+
+    /// The same for memory that is not read again soon: past the caches, if the codec can.
+    fn decode_streaming<'env>(
+        &self,
+        block: usize,
+        bytes: &[u8],
+        out: &'env mut [f32],
+        stream: &Stream<'env>,
+    ) -> Result<(), Fault> {
+        let _ = stream;
+        self.decode_blocks(block, bytes, out)
+    }
+}
+
+/// [`Codec::encode_blocks`], block by block.
+fn encode_each(
+    codec: &(impl Codec + ?Sized),
+    block: usize,
+    x: &[f32],
+    e: Owed<'_>,
+    out: &mut [u8],
+) -> Result<(), Fault> {
+    let mut blocks = x.chunks(block).zip(out.chunks_mut(codec.encoded_len(block)));
+    match e {
+        Owed::Nothing => blocks.try_for_each(|(x, out)| codec.encode(x, out)),
+        Owed::Wide(e) => blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with(x, e, out)),
+        Owed::Half(e) => {
+            blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with_half(x, e, out))
+        }
+    }
+}
+
+/// Refuses `bytes` that are not as long as `codec` writes `count` values in blocks of `block`.
+fn check_blocks(codec: &(impl Codec + ?Sized), block: usize, count: usize, bytes: &[u8]) -> Result<(), Fault> {
+    let expected = count / block * codec.encoded_len(block) + codec.encoded_len(count % block);
+    if expected == bytes.len() { Ok(()) } else { Err(Fault::Length { count, expected, got: bytes.len() }) }
 }
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values.
@@ -106,10 +158,7 @@ fn check_length(codec: &impl Codec, count: usize, bytes: &[u8]) -> Result<(), Fa
 
 /// Splits a block's scale from what follows it. The caller has checked the length.
 fn read_scale(bytes: &[u8]) -> Result<(f32, &[u8]), Fault> {
-    let (scale, rest) = bytes.split_first_chunk().expect("a scale");
-    let scale = f32::from_le_bytes(*scale);
-    // One comparison: a sign bit, an infinity and a NaN are all larger bit patterns than the largest finite number's.
-    if scale.to_bits() < f32::INFINITY.to_bits() { Ok((scale, rest)) } else { Err(Fault::Scale(scale)) }
+    blocks::read(bytes).map_err(Fault::Scale)
 }
 
 /// Writes a block's scale and returns where the rest goes.

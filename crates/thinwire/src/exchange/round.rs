@@ -361,11 +361,11 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
                 let Span { range, vectors, residue, bytes, cut } = tile;
                 let refused = |fault| Error::Payload { worker, fault };
                 averaged.take(range, vectors, room, |place| match place {
-                    Place::Far(mean) if !compares => cut
-                        .blocks(bytes, mean)
-                        .try_for_each(|(p, mean)| codec.decode_streaming(p, mean, stream).map_err(refused)),
+                    Place::Far(mean) if !compares => {
+                        codec.decode_streaming(cut.block, bytes, mean, stream).map_err(refused)
+                    }
                     Place::Near(mean) | Place::Far(mean) => {
-                        cut.blocks(bytes, mean).try_for_each(|(p, mean)| codec.decode(p, mean).map_err(refused))?;
+                        codec.decode_blocks(cut.block, bytes, mean).map_err(refused)?;
                         residue.change(|e| {
                             e.iter_mut().zip(mean).for_each(|(e, p)| *e -= *p);
                             Ok(())

@@ -2,6 +2,7 @@
 
 use crate::codec::{Codec, Fault, TOGETHER};
 use crate::error::{Error, Result};
+use crate::layout::encoded_len;
 use crate::message::{HEADER_LEN, Header};
 use crate::residue::Owed;
 use crate::tiles::{Cut, Span, Threads, Vectors};
@@ -28,28 +29,27 @@ impl<S: Fn(usize) -> usize + Sync> Sum<'_, S> {
     /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z).
     pub fn code(self, threads: &Threads, overflow: impl Fn() -> Error + Sync) -> Result<()> {
         let Sum { messages, sender, from, to, block, divisor, range, residue, bytes } = self;
-        let (start, encoded) = (range.start, from.encoded_len(block));
+        let start = range.start;
         let (vectors, cut) = (Vectors { read: [], write: [] }, Cut { block, encoded: to.encoded_len(block) });
         threads.walk(Span { residue, vectors, range, bytes, cut }, |tile: Span<'_, 0, 0>, sum| {
-            let first = (tile.range.start - start) / block;
-            for (i, sum) in (first..).zip(sum.chunks_mut(block)) {
-                let refused = |(place, fault)| Error::Payload { worker: sender(place), fault };
-                add_up(messages, i * encoded, from, divisor, sum).map_err(refused)?;
-            }
+            let at = (tile.range.start - start) / block * from.encoded_len(block);
+            let refused = |(place, fault)| Error::Payload { worker: sender(place), fault };
+            add_up(messages, at, from, block, divisor, sum).map_err(refused)?;
             tile.cut.encode(to, sum, tile.residue, tile.bytes).map_err(|_| overflow())
         })
     }
 }
 
-/// sum ← Σ q / divisor, of the block that lies `at` so many bytes in each payload. An error comes with its message's place.
+/// sum ← Σ q / divisor, of the blocks that lie `at` so many bytes in each payload. An error comes with its message's place.
 fn add_up(
     messages: &[Vec<u8>],
     at: usize,
     codec: &dyn Codec,
+    block: usize,
     divisor: f32,
     sum: &mut [f32],
 ) -> Result<(), (usize, Fault)> {
-    let len = codec.encoded_len(sum.len());
+    let len = encoded_len(codec, block, sum.len());
     let numbered = messages.iter().enumerate();
     let said = numbered.filter_map(|(place, message)| Some((place, contribution(message, at, len)?)));
     let (mut rest, mut fresh) = (said.peekable(), true);
@@ -60,7 +60,7 @@ fn add_up(
             count += 1;
         }
         let divisor = if rest.peek().is_none() { divisor } else { 1.0 };
-        codec.add_up(&some[..count], fresh, divisor, sum).map_err(|(i, fault)| (places[i], fault))?;
+        codec.add_up(block, &some[..count], fresh, divisor, sum).map_err(|(i, fault)| (places[i], fault))?;
         fresh = false;
     }
     Ok(())

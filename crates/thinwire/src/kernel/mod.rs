@@ -13,6 +13,7 @@
 
 pub mod bf16;
 pub mod bits;
+pub mod blocks;
 pub mod kept;
 pub mod reduce;
 pub mod scale;
@@ -80,17 +81,23 @@ const LINE: usize = 16;
 /// core's share of the bandwidth.
 const AHEAD: usize = 512;
 
-/// Asks for the cache lines [`AHEAD`] of `values`, which are whole lines.
+/// Asks for the cache lines [`AHEAD`] of `values`.
 #[inline(always)]
 fn prefetch<T>(values: &[T]) {
+    prefetch_at(values, AHEAD);
+}
+
+/// Asks for the cache lines so many values `ahead` of `values`.
+#[inline(always)]
+fn prefetch_at<T>(values: &[T], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in values.chunks(4 * LINE / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint about an address; it reads nothing, and any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(ahead).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
+    let _ = (values, ahead);
 }
 
 /// Leave to write past the caches, within [`streaming`]: whole lines that are not read again soon need not be read first, which
@@ -98,17 +105,17 @@ fn prefetch<T>(values: &[T]) {
 /// which outlives the fence:
 ///
 /// ```
-/// # use thinwire::kernel::{sign, streaming};
-/// let mut out = [0.0; 8];
-/// streaming(|stream| sign::unpack_streaming(1.0, &[0xff], &mut out, stream));
+/// # use thinwire::kernel::{blocks, streaming};
+/// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
+/// streaming(|stream| blocks::unpack_streaming(8, &message, &mut out, stream)).expect("a scale");
 /// assert_eq!(out, [1.0; 8]);
 /// ```
 ///
 /// ```compile_fail
-/// # use thinwire::kernel::{sign, streaming};
-/// let mut out = [0.0; 8];
+/// # use thinwire::kernel::{blocks, streaming};
+/// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
 /// streaming(|stream| {
-///     sign::unpack_streaming(1.0, &[0xff], &mut out, stream);
+///     blocks::unpack_streaming(8, &message, &mut out, stream).expect("a scale");
 ///     assert_eq!(out, [1.0; 8]); // too early
 /// });
 /// ```

@@ -8,8 +8,8 @@
 //! written with intrinsics; each version adds the same numbers in the same order.
 
 use super::kept::Kept;
+use super::prefetch;
 use super::reduce::{LANES, add_lanes};
-use super::{Level, level, prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -17,31 +17,27 @@ use std::arch::x86_64::*;
 /// Four values a lane.
 const GROUP: usize = 4 * LANES;
 
-/// Σ|x + e|, which is finite exactly when every x + e is.
-pub fn sum_abs<E: Kept>(x: &[f32], e: &[E]) -> f64 {
-    assert_eq!(x.len(), e.len());
-    let sum = match level() {
-        // SAFETY: `level()` names a level only after the CPU was found to have its features.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { sum_avx512(x, e) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::Avx2 => unsafe { sum_avx2(x, e) },
-        _ => sum(x, e, groups_portable),
-    };
-    // Four numbers near the largest f32 overflow where each is finite.
+/// Σ|x + e|, finite exactly when every x + e is: `sum` is, but that four numbers near the largest f32 overflow where each is finite.
+#[inline(always)]
+pub(super) fn mended<E: Kept>(sum: f64, x: &[f32], e: &[E]) -> f64 {
     if sum.is_finite() { sum } else { x.iter().zip(e).map(|(x, e)| f64::from((x + e.get()).abs())).sum() }
+}
+
+pub(super) fn sum_portable<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+    sum(x, e, groups_portable)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn sum_avx2<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+#[inline]
+pub(super) fn sum_avx2<E: Kept>(x: &[f32], e: &[E]) -> f64 {
     sum(x, e, |xs, es| groups_avx2(xs, es))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn sum_avx512<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+#[inline]
+pub(super) fn sum_avx512<E: Kept>(x: &[f32], e: &[E]) -> f64 {
     sum(x, e, |xs, es| groups_avx512(xs, es))
 }
 
@@ -76,7 +72,6 @@ fn groups_avx2<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] 
     let mut sums = [_mm256_setzero_pd(); 8];
     for (x, e) in xs.iter().zip(es) {
         prefetch(x);
-        prefetch(e);
         // |z| of eight lanes from `at` on.
         let add = |at: usize| {
             // SAFETY: eight values from `at` on lie within the group; this function is for CPUs with AVX2.
@@ -108,7 +103,6 @@ fn groups_avx512<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES
     let mut sums = [_mm512_setzero_pd(); 4];
     for (x, e) in xs.iter().zip(es) {
         prefetch(x);
-        prefetch(e);
         // |z| of sixteen lanes from `at` on.
         let add = |at: usize| {
             // SAFETY: sixteen values from `at` on lie within the group; this function is for CPUs with AVX-512.

@@ -6,7 +6,7 @@
 
 use super::kept::Kept;
 use super::reduce::{divide, exact_inverse};
-use super::{Level, Stream, level, prefetch};
+use super::{Level, level, prefetch, prefetch_at};
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -14,52 +14,6 @@ use std::arch::x86_64::*;
 /// Bytes that hold the signs of `count` values.
 pub const fn packed_len(count: usize) -> usize {
     count.div_ceil(8)
-}
-
-/// Writes the signs of z = x + e to `bits` and leaves the error: e ← z − (±s).
-pub fn pack<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
-    assert_eq!(x.len(), e.len());
-    assert_eq!(bits.len(), packed_len(e.len()));
-    match level() {
-        // SAFETY: `level()` names a level only after the CPU was found to have its features; lengths were checked.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { pack_avx512(s, x, e, bits) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Level::Avx2 => unsafe { pack_avx2(s, x, e, bits) },
-        _ => pack_portable(s, x, e, bits),
-    }
-}
-
-/// out ← ±s.
-pub fn unpack(s: f32, bits: &[u8], out: &mut [f32]) {
-    assert_eq!(bits.len(), packed_len(out.len()));
-    match level() {
-        // SAFETY: as in `pack`.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { unpack_avx512::<false>(s, bits, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as in `pack`.
-        Level::Avx2 => unsafe { unpack_avx2::<false>(s, bits, out) },
-        _ => unpack_portable::<false>(s, bits, out),
-    }
-}
-
-/// out ← ±s, past the caches.
-pub fn unpack_streaming<'env>(s: f32, bits: &[u8], out: &'env mut [f32], _: &Stream<'env>) {
-    assert_eq!(bits.len(), packed_len(out.len()));
-    // A store past the caches is of sixteen bytes, at a multiple of sixteen, which every allocator gives.
-    #[cfg(target_arch = "x86_64")]
-    if out.as_ptr().cast::<__m128>().is_aligned() {
-        match level() {
-            // SAFETY: as in `pack`; the alignment was looked at; nobody touches `out` before the fence, for it is borrowed till then.
-            Level::Avx512 => return unsafe { unpack_streaming_avx512(s, bits, out) },
-            // SAFETY: as above.
-            Level::Avx2 => return unsafe { unpack_streaming_avx2(s, bits, out) },
-            Level::Portable => {}
-        }
-    }
-    unpack(s, bits, out);
 }
 
 /// sum ← sum + (±s).
@@ -79,37 +33,9 @@ pub fn unpack_add(s: f32, bits: &[u8], sum: &mut [f32]) {
 /// The scale and the signs of some values.
 pub type Signed<'a> = (f32, &'a [u8]);
 
-/// sum ← ((sum ± s₀) ± s₁ …) / divisor, of at most [`TOGETHER`], where `sum` is taken for 0 if it is `fresh`.
-pub fn add_up(some: &[Signed<'_>], fresh: bool, divisor: f32, sum: &mut [f32]) {
-    some.iter().for_each(|(_, bits)| assert_eq!(bits.len(), packed_len(sum.len())));
-    match *some {
-        [] if fresh => sum.fill(0.0),
-        [] => divide(divisor, sum),
-        [a] => add_up_of([a], fresh, divisor, sum),
-        [a, b] => add_up_of([a, b], fresh, divisor, sum),
-        [a, b, c] => add_up_of([a, b, c], fresh, divisor, sum),
-        [a, b, c, d] => add_up_of([a, b, c, d], fresh, divisor, sum),
-        _ => panic!("{} at once", some.len()),
-    }
-}
-
-/// So many are added up in one pass.
-pub const TOGETHER: usize = 4;
-
-fn add_up_of<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
-    match level() {
-        // SAFETY: as in `pack`.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { add_up_avx512(some, fresh, divisor, sum) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as in `pack`.
-        Level::Avx2 => unsafe { add_up_avx2(some, fresh, divisor, sum) },
-        _ => add_up_portable(some, fresh, divisor, sum),
-    }
-}
-
+/// Writes the signs of z = x + e to `bits` and leaves the error: e ← z − (±s).
 #[inline(always)]
-fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+pub(super) fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
     for ((x, e), byte) in x.chunks(8).zip(e.chunks_mut(8)).zip(bits) {
         *byte = 0;
         for (i, (x, e)) in x.iter().zip(e).enumerate() {
@@ -121,8 +47,9 @@ fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
     }
 }
 
+/// out ← ±s, or out ← out ± s.
 #[inline(always)]
-fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
+pub(super) fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
     for (values, byte) in out.chunks_mut(8).zip(bits) {
         for (i, out) in values.iter_mut().enumerate() {
             let value = if byte >> i & 1 == 1 { s } else { -s };
@@ -131,8 +58,9 @@ fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
     }
 }
 
+/// sum ← ((sum ± s₀) ± s₁ …) / divisor, where `sum` is taken for 0 if it is `fresh`.
 #[inline(always)]
-fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+pub(super) fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
     if fresh {
         sum.fill(0.0);
     }
@@ -142,11 +70,13 @@ fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: 
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+#[inline]
+pub(super) fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
     let (plus, sign_bit) = (_mm256_set1_ps(s), _mm256_set1_ps(-0.0));
     let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<8>(), e.as_chunks_mut::<8>());
     let (bytes, last) = bits.split_at_mut(es.len());
     for ((x, e), byte) in xs.iter().zip(es).zip(bytes) {
+        prefetch_at(e, ahead);
         // SAFETY: an array of eight holds one unaligned vector; this function is for CPUs with AVX2.
         unsafe {
             let z = _mm256_add_ps(_mm256_loadu_ps(x.as_ptr()), E::get_avx2(e.as_ptr()));
@@ -161,11 +91,13 @@ fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn pack_avx512<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+#[inline]
+pub(super) fn pack_avx512<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
     let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<16>(), e.as_chunks_mut::<16>());
     let (bytes, last) = bits.split_at_mut(2 * es.len());
     for ((x, e), bytes) in xs.iter().zip(es).zip(bytes.as_chunks_mut::<2>().0) {
+        prefetch_at(e, ahead);
         // SAFETY: an array of sixteen holds one unaligned vector; this function is for CPUs with AVX-512.
         unsafe {
             let z = _mm512_add_ps(_mm512_loadu_ps(x.as_ptr()), E::get_avx512(e.as_ptr()));
@@ -191,7 +123,8 @@ fn signed_avx2(minus: __m256, byte: u8) -> __m256 {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
+#[inline]
+pub(super) fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
     let minus = _mm256_set1_ps(-s);
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
@@ -211,7 +144,8 @@ fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
 /// `out` is aligned to 16 bytes, and nobody reads or writes it before a fence, this thread included.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
+#[inline]
+pub(super) unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
     let minus = _mm256_set1_ps(-s);
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
@@ -228,7 +162,8 @@ unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn add_up_avx2<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+#[inline]
+pub(super) fn add_up_avx2<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
     let minus = some.map(|(s, _)| _mm256_set1_ps(-s));
     let (inverse, by) = (exact_inverse(divisor).map(|inverse| _mm256_set1_ps(inverse)), _mm256_set1_ps(divisor));
     let (groups, tail) = sum.as_chunks_mut::<8>();
@@ -252,7 +187,8 @@ fn add_up_avx2<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32,
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
+#[inline]
+pub(super) fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
     let (groups, tail) = out.as_chunks_mut::<16>();
     let (bytes, last) = bits.split_at(2 * groups.len());
@@ -272,7 +208,8 @@ fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
 /// As [`unpack_streaming_avx2`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
+#[inline]
+pub(super) unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
     let (groups, tail) = out.as_chunks_mut::<16>();
     let (bytes, last) = bits.split_at(2 * groups.len());
@@ -294,7 +231,8 @@ unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn add_up_avx512<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
+#[inline]
+pub(super) fn add_up_avx512<const N: usize>(some: [Signed<'_>; N], fresh: bool, divisor: f32, sum: &mut [f32]) {
     let signed = some.map(|(s, _)| (_mm512_set1_ps(-s), _mm512_set1_ps(s)));
     let (inverse, by) = (exact_inverse(divisor).map(|inverse| _mm512_set1_ps(inverse)), _mm512_set1_ps(divisor));
     let (groups, tail) = sum.as_chunks_mut::<16>();

@@ -1,0 +1,249 @@
+//! Whole blocks of signs, many in one call: of each its scale, four bytes, then one bit a value.
+//!
+//! A block may be as short as a few hundred values. Calling each pass over each block by itself, and choosing a [`Level`] in every
+//! call, takes a tenth of a coarse mean; here the level is chosen once for all blocks.
+//!
+//! Packing reads a block twice, the second time out of the first-level cache. So that memory has something to do all the time,
+//! each pass asks ahead for a vector of its own: the first for x, the second for e.
+
+use super::kept::Kept;
+use super::reduce::divide;
+use super::sign::{self, Signed};
+use super::{AHEAD, Level, Stream, level, scale};
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__m128;
+
+/// The bytes of a scale.
+const SCALE: usize = 4;
+
+/// Messages that are added up in one pass.
+pub const TOGETHER: usize = 4;
+
+/// The bytes of a block of `count` values; none have no scale.
+pub const fn encoded_len(count: usize) -> usize {
+    if count == 0 { 0 } else { SCALE + sign::packed_len(count) }
+}
+
+/// The bytes of `count` values in blocks of `block`.
+const fn total_len(block: usize, count: usize) -> usize {
+    count / block * encoded_len(block) + encoded_len(count % block)
+}
+
+/// A block's scale, and its signs; a scale that is not a finite number of at least 0 is an error.
+pub fn read(bytes: &[u8]) -> Result<Signed<'_>, f32> {
+    let (scale, signs) = bytes.split_first_chunk().expect("a scale");
+    let scale = f32::from_le_bytes(*scale);
+    // One comparison: a sign bit, an infinity and a NaN are all larger bit patterns than the largest finite number's.
+    if scale.to_bits() < f32::INFINITY.to_bits() { Ok((scale, signs)) } else { Err(scale) }
+}
+
+/// Writes z = x + e to `bytes`, s = mean |z| and the signs of each block, and leaves the error: e ← z − (±s). None if a value is not
+/// finite; then `bytes` and e are of no use any more.
+pub fn pack<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+    assert_eq!(x.len(), e.len());
+    assert_eq!(bytes.len(), total_len(block, x.len()));
+    match level() {
+        // SAFETY: `level()` names a level only after the CPU was found to have its features.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { pack_avx512(block, x, e, bytes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx2 => unsafe { pack_avx2(block, x, e, bytes) },
+        _ => pack_each(block, x, e, bytes, scale::sum_portable, sign::pack_portable),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn pack_avx2<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+    let ahead = block.max(AHEAD);
+    let pack = |s, x: &[f32], e: &mut [E], bits: &mut [u8]| sign::pack_avx2(s, x, e, bits, ahead);
+    pack_each(block, x, e, bytes, |x, e| scale::sum_avx2(x, e), pack)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn pack_avx512<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+    let ahead = block.max(AHEAD);
+    let pack = |s, x: &[f32], e: &mut [E], bits: &mut [u8]| sign::pack_avx512(s, x, e, bits, ahead);
+    pack_each(block, x, e, bytes, |x, e| scale::sum_avx512(x, e), pack)
+}
+
+#[inline(always)]
+fn pack_each<E: Kept>(
+    block: usize,
+    x: &[f32],
+    e: &mut [E],
+    bytes: &mut [u8],
+    sum: impl Fn(&[f32], &[E]) -> f64,
+    pack: impl Fn(f32, &[f32], &mut [E], &mut [u8]),
+) -> Option<()> {
+    for ((x, e), bytes) in x.chunks(block).zip(e.chunks_mut(block)).zip(bytes.chunks_mut(encoded_len(block))) {
+        let s = (scale::mended(sum(x, e), x, e) / x.len() as f64) as f32;
+        if !s.is_finite() {
+            return None;
+        }
+        let (scale, bits) = bytes.split_first_chunk_mut().expect("room for a scale");
+        *scale = s.to_le_bytes();
+        pack(s, x, e, bits);
+    }
+    Some(())
+}
+
+/// out ← the values of these blocks. An error is a scale that cannot be.
+pub fn unpack(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
+    assert_eq!(bytes.len(), total_len(block, out.len()));
+    match level() {
+        // SAFETY: as in `pack`.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { unpack_avx512(block, bytes, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `pack`.
+        Level::Avx2 => unsafe { unpack_avx2(block, bytes, out) },
+        _ => unpack_each(block, bytes, out, sign::unpack_portable::<false>),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn unpack_avx2(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
+    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx2::<false>(s, bits, out))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn unpack_avx512(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
+    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx512::<false>(s, bits, out))
+}
+
+/// The same, past the caches.
+pub fn unpack_streaming<'env>(block: usize, bytes: &[u8], out: &'env mut [f32], _: &Stream<'env>) -> Result<(), f32> {
+    assert_eq!(bytes.len(), total_len(block, out.len()));
+    // A store past the caches is of sixteen bytes, at a multiple of sixteen, which every allocator gives.
+    #[cfg(target_arch = "x86_64")]
+    if out.as_ptr().cast::<__m128>().is_aligned() && block.is_multiple_of(4) {
+        match level() {
+            // SAFETY: as in `pack`; the alignment was looked at; nobody touches `out` before the fence, for it is borrowed till then.
+            Level::Avx512 => return unsafe { unpack_streaming_avx512(block, bytes, out) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { unpack_streaming_avx2(block, bytes, out) },
+            Level::Portable => {}
+        }
+    }
+    unpack(block, bytes, out)
+}
+
+/// # Safety
+/// As [`sign::unpack_streaming_avx2`], for every block.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn unpack_streaming_avx2(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
+    // SAFETY: the caller's.
+    unpack_each(block, bytes, out, |s, bits, out| unsafe { sign::unpack_streaming_avx2(s, bits, out) })
+}
+
+/// # Safety
+/// As [`unpack_streaming_avx2`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn unpack_streaming_avx512(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
+    // SAFETY: the caller's.
+    unpack_each(block, bytes, out, |s, bits, out| unsafe { sign::unpack_streaming_avx512(s, bits, out) })
+}
+
+#[inline(always)]
+fn unpack_each(
+    block: usize,
+    bytes: &[u8],
+    out: &mut [f32],
+    unpack: impl Fn(f32, &[u8], &mut [f32]),
+) -> Result<(), f32> {
+    for (bytes, out) in bytes.chunks(encoded_len(block)).zip(out.chunks_mut(block)) {
+        match read(bytes)? {
+            (0.0, _) => out.fill(0.0), // not −0.0: a zero has no sign
+            (s, bits) => unpack(s, bits, out),
+        }
+    }
+    Ok(())
+}
+
+/// sum ← ((sum ± s₀) ± s₁ …) / divisor, of at most [`TOGETHER`] messages' blocks, where `sum` is taken for 0 if it is `fresh`. An error
+/// is a scale that cannot be, and whose it is.
+pub fn add_up(block: usize, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, f32)> {
+    some.iter().for_each(|bytes| assert_eq!(bytes.len(), total_len(block, sum.len())));
+    match *some {
+        [] => {
+            if fresh {
+                sum.fill(0.0);
+            }
+            divide(divisor, sum);
+            Ok(())
+        }
+        [a] => add_up_of(block, [a], fresh, divisor, sum),
+        [a, b] => add_up_of(block, [a, b], fresh, divisor, sum),
+        [a, b, c] => add_up_of(block, [a, b, c], fresh, divisor, sum),
+        [a, b, c, d] => add_up_of(block, [a, b, c, d], fresh, divisor, sum),
+        _ => panic!("{} at once", some.len()),
+    }
+}
+
+fn add_up_of<const N: usize>(
+    block: usize,
+    some: [&[u8]; N],
+    fresh: bool,
+    divisor: f32,
+    sum: &mut [f32],
+) -> Result<(), (usize, f32)> {
+    match level() {
+        // SAFETY: as in `pack`.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { add_up_avx512(block, some, fresh, divisor, sum) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `pack`.
+        Level::Avx2 => unsafe { add_up_avx2(block, some, fresh, divisor, sum) },
+        _ => add_up_each(block, some, sum, |some, sum| sign::add_up_portable(some, fresh, divisor, sum)),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_up_avx2<const N: usize>(
+    block: usize,
+    some: [&[u8]; N],
+    fresh: bool,
+    divisor: f32,
+    sum: &mut [f32],
+) -> Result<(), (usize, f32)> {
+    add_up_each(block, some, sum, |some, sum| sign::add_up_avx2(some, fresh, divisor, sum))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+fn add_up_avx512<const N: usize>(
+    block: usize,
+    some: [&[u8]; N],
+    fresh: bool,
+    divisor: f32,
+    sum: &mut [f32],
+) -> Result<(), (usize, f32)> {
+    add_up_each(block, some, sum, |some, sum| sign::add_up_avx512(some, fresh, divisor, sum))
+}
+
+#[inline(always)]
+fn add_up_each<const N: usize>(
+    block: usize,
+    some: [&[u8]; N],
+    sum: &mut [f32],
+    add_up: impl Fn([Signed<'_>; N], &mut [f32]),
+) -> Result<(), (usize, f32)> {
+    let len = encoded_len(block);
+    for (i, sum) in sum.chunks_mut(block).enumerate() {
+        let mut signed = [(0.0, &[][..]); N];
+        for n in 0..N {
+            signed[n] = read(&some[n][i * len..][..encoded_len(sum.len())]).map_err(|scale| (n, scale))?;
+        }
+        add_up(signed, sum);
+    }
+    Ok(())
+}

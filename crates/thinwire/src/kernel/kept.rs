@@ -34,12 +34,12 @@ pub trait Kept: Copy {
     #[cfg(target_arch = "x86_64")]
     unsafe fn get_avx512(at: *const Self) -> __m512;
 
-    /// Sixteen at once: [`Kept::put`].
+    /// Thirty-two at once: [`Kept::put`].
     ///
     /// # Safety
-    /// The CPU has what [`Level::Avx512`](super::Level) stands for, and sixteen values from `at` on may be written.
+    /// The CPU has what [`Level::Avx512`](super::Level) stands for, and thirty-two values from `at` on may be written.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn put_avx512(at: *mut Self, z: __m512);
+    unsafe fn put_avx512(at: *mut Self, z: [__m512; 2]);
 }
 
 // SAFETY, of every block below: the caller answers for the CPU and for the memory; loads and stores are unaligned ones.
@@ -75,8 +75,11 @@ impl Kept for f32 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn put_avx512(at: *mut f32, z: __m512) {
-        unsafe { _mm512_storeu_ps(at, z) }
+    unsafe fn put_avx512(at: *mut f32, z: [__m512; 2]) {
+        unsafe {
+            _mm512_storeu_ps(at, z[0]);
+            _mm512_storeu_ps(at.add(16), z[1]);
+        }
     }
 }
 
@@ -123,15 +126,34 @@ impl Kept for Half {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn put_avx512(at: *mut Half, z: __m512) {
+    unsafe fn put_avx512(at: *mut Half, z: [__m512; 2]) {
         unsafe {
-            let bits = _mm512_castps_si512(z);
-            let magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fff_ffff));
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(magnitude), _mm512_set1_epi32(1));
-            let up = _mm512_add_epi32(_mm512_add_epi32(magnitude, _mm512_set1_epi32(0x7fff)), odd);
-            let rounded = _mm512_min_epu32(_mm512_srli_epi32::<16>(up), _mm512_set1_epi32(bf16::LARGEST as i32));
-            let sign = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(0x8000));
-            _mm256_storeu_si256(at.cast(), _mm512_cvtepi32_epi16(_mm512_or_si512(rounded, sign)));
+            let rounded = z.map(|z| {
+                // The smaller magnitude of the two, with the sign of z.
+                let z = _mm512_range_ps::<0b0010>(z, _mm512_set1_ps(f32::from_bits(bf16::LARGEST << 16)));
+                let bits = _mm512_castps_si512(z);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
+            });
+            _mm512_storeu_si512(at.cast(), _mm512_permutex2var_epi16(rounded[0], upper_halves(), rounded[1]));
         }
     }
+}
+
+/// Which words are the upper halves of two times sixteen numbers.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn upper_halves() -> __m512i {
+    const WORDS: [u16; 32] = {
+        let mut words = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            words[i] = 2 * i as u16 + 1;
+            i += 1;
+        }
+        words
+    };
+    // SAFETY: thirty-two words are one 512-bit vector.
+    unsafe { _mm512_loadu_si512(WORDS.as_ptr().cast()) }
 }

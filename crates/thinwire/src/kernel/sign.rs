@@ -94,18 +94,20 @@ pub(super) fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]
 #[inline]
 pub(super) fn pack_avx512<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
-    let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<16>(), e.as_chunks_mut::<16>());
-    let (bytes, last) = bits.split_at_mut(2 * es.len());
-    for ((x, e), bytes) in xs.iter().zip(es).zip(bytes.as_chunks_mut::<2>().0) {
+    let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<32>(), e.as_chunks_mut::<32>());
+    let (bytes, last) = bits.split_at_mut(4 * es.len());
+    for ((x, e), bytes) in xs.iter().zip(es).zip(bytes.as_chunks_mut::<4>().0) {
         prefetch_at(e, ahead);
-        // SAFETY: an array of sixteen holds one unaligned vector; this function is for CPUs with AVX-512.
-        unsafe {
-            let z = _mm512_add_ps(_mm512_loadu_ps(x.as_ptr()), E::get_avx512(e.as_ptr()));
+        let mut left = [minus; 2];
+        for ((left, at), bytes) in left.iter_mut().zip([0, 16]).zip(bytes.as_chunks_mut::<2>().0) {
+            // SAFETY: sixteen values from `at` on lie within the array; this function is for CPUs with AVX-512.
+            let z = unsafe { _mm512_add_ps(_mm512_loadu_ps(x[at..].as_ptr()), E::get_avx512(e[at..].as_ptr())) };
             let positive = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(z, _mm512_setzero_ps());
             *bytes = positive.to_le_bytes();
-            let q = _mm512_mask_blend_ps(positive, minus, plus);
-            E::put_avx512(e.as_mut_ptr(), _mm512_sub_ps(z, q));
+            *left = _mm512_sub_ps(z, _mm512_mask_blend_ps(positive, minus, plus));
         }
+        // SAFETY: an array of thirty-two; as above.
+        unsafe { E::put_avx512(e.as_mut_ptr(), left) };
     }
     pack_portable(s, x_tail, e_tail, last);
 }

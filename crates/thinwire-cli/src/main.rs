@@ -48,9 +48,13 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // All processes of a launcher got the same arguments: one answer is enough.
-            if team::rank_by_environment().unwrap_or(0) == 0 {
-                let _ = error.print();
+            match team::rank_by_environment().unwrap_or(0) {
+                0 => {
+                    let _ = error.print();
+                }
+                // --help is no error, and one answer is enough.
+                rank if error.use_stderr() && !team::is_answered_by_the_first() => eprint!("worker {rank}: {error}"),
+                _ => {}
             }
             return ExitCode::from(error.exit_code() as u8);
         }
@@ -78,8 +82,11 @@ fn main() -> ExitCode {
 fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
-        // As above: what is wrong with the arguments is wrong for all of them.
-        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
+        Err(Failure::Usage(_))
+            if team::rank_by_environment().is_some_and(|rank| rank > 0) && team::is_answered_by_the_first() =>
+        {
+            return ExitCode::from(2);
+        }
         Err(failure) => return ended(Err(failure), team::rank_by_environment()),
     };
     let outcome = work(&team);

@@ -317,6 +317,16 @@ pub fn rank_by_environment() -> Option<usize> {
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].into_iter().find_map(number)
 }
 
+/// Whether one who finds its arguments wrong, and is not the first process, need not say so. All processes of a launcher have the
+/// same arguments, as a rule, and mpirun ends them all with the first: who is still there after a while has arguments of its own.
+pub fn is_answered_by_the_first() -> bool {
+    if launcher() != Some("mpirun") {
+        return true;
+    }
+    std::thread::sleep(Duration::from_secs(10));
+    false
+}
+
 /// srun starts several tasks, and without MPI each of them would train alone.
 fn alone_in_slurm() -> Result<()> {
     match (number("SLURM_STEP_NUM_TASKS"), number("SLURM_PROCID")) {

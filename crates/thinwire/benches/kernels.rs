@@ -151,9 +151,7 @@ fn encode(x: &[f32], residue: Owed<'_>, bytes: &mut [u8], threads: &Threads) {
 }
 
 fn decode_add(data: &mut Data, threads: &Threads) {
-    unpack(data, threads, |bytes, sum, _| {
-        cut().blocks(bytes, sum).try_for_each(|(bytes, sum)| Sign.decode_add(bytes, sum))
-    });
+    unpack(data, threads, |bytes, sum, _| Sign.add_up(BLOCK, &[bytes], false, 1.0, sum).map_err(|(_, fault)| fault));
 }
 
 fn decode(data: &mut Data, threads: &Threads) {

@@ -99,6 +99,6 @@ pub struct Shape {
 }
 
 /// The bytes of `count` values cut into blocks of `block`.
-pub fn encoded_len(codec: &dyn Codec, block: usize, count: usize) -> usize {
+pub fn encoded_len(codec: &(impl Codec + ?Sized), block: usize, count: usize) -> usize {
     count / block * codec.encoded_len(block) + codec.encoded_len(count % block)
 }

@@ -3,9 +3,9 @@
 //! In 16 bits (bf16) a residue is rounded when a mean leaves it, to one part in 256 of itself (of a denormal number, more). That much
 //! is lost, and no mean says it later; what the bits on the wire leave unsaid is not.
 
-use crate::codec::MAX_BLOCK;
 use crate::error::Error;
 use crate::kernel::bf16::{self, Half};
+use crate::kernel::blocks::MAX_BLOCK;
 use crate::memory::Floats;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

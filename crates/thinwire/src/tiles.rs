@@ -68,22 +68,7 @@ impl Cut {
 
     /// bytes ← x, block by block, with what is owed of it.
     pub fn encode(self, codec: &dyn Codec, x: &[f32], residue: Owed<'_>, bytes: &mut [u8]) -> Result<(), Fault> {
-        assert!(bytes.len().div_ceil(self.encoded.max(1)) == x.len().div_ceil(self.block), "bytes for every block");
-        assert!(residue.count().is_none_or(|count| count == x.len()), "a residue for every value");
         codec.encode_blocks(self.block, x, residue, bytes)
-    }
-
-    /// Each block of `bytes`, and the values that it stands for.
-    pub fn blocks<'b, 'v>(
-        self,
-        bytes: &'b [u8],
-        values: &'v mut [f32],
-    ) -> impl Iterator<Item = (&'b [u8], &'v mut [f32])> + use<'b, 'v> {
-        assert!(
-            bytes.len().div_ceil(self.encoded.max(1)) == values.len().div_ceil(self.block),
-            "bytes for every block"
-        );
-        bytes.chunks(self.encoded.max(1)).zip(values.chunks_mut(self.block))
     }
 
     /// The values of a tile: as many whole blocks as fit.

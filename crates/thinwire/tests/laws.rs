@@ -19,7 +19,7 @@ use proptest::num::f32::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
-use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, TOGETHER};
+use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, Sign, TOGETHER};
 use thinwire::kernel::{bf16, streaming};
 use thinwire::residue::Owed;
 use thinwire::{Floats, layout};
@@ -122,7 +122,7 @@ fn vector() -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn block_size() -> impl Strategy<Value = usize> {
-    select(&[1, 7, 512, MAX_BLOCK][..])
+    select(&[1, 7, 37, 512, MAX_BLOCK][..])
 }
 
 /// The blocks of `x` as the engine cuts them, and an empty one.
@@ -272,42 +272,93 @@ fn several_are_added_one_after_the_other() {
 
 #[test]
 fn many_blocks_at_once_are_the_blocks_one_by_one() {
-    let quarter = || mixed().prop_map(|x| x / 4.0); // so that x + e is finite, with e rounded too
-    hold((vector_of((quarter(), quarter())), block_size()), |(pairs, size)| {
+    let strategy = (vector(), vector(), block_size());
+    hold(strategy, |(x, e, size)| {
+        // Quarters, so that x + e is finite, with e rounded too.
+        let len = x.len().min(e.len());
+        let (x, e) = (times(0.25, &x[..len]), times(0.25, &e[..len]));
         for_codecs(|name, codec| {
-            let (x, e): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
-            let mut halves = vec![[0; 2]; e.len()];
+            let mut halves = vec![[0; 2]; len];
             bf16::write(&e, &mut halves);
-            let (mut one_by_one, mut left, mut left_in_halves) = (Vec::new(), e.clone(), halves.clone());
-            for (i, x) in x.chunks(size).enumerate() {
-                let part = i * size..i * size + x.len();
-                let mut bytes = vec![0; codec.encoded_len(x.len())];
-                codec.encode_with_half(x, &mut left_in_halves[part.clone()], &mut bytes).expect("finite values");
-                codec.encode_with(x, &mut left[part], &mut bytes).expect("finite values");
-                one_by_one.extend(bytes);
+            let want = one_by_one(codec, size, &x, &e, &halves);
+            let (mut left, mut bytes) = (e.clone(), [(); 3].map(|()| vec![0xa5; want.bytes.len()]));
+            let residues = [Owed::Wide(&mut left), Owed::Half(&mut halves), Owed::Nothing];
+            for (residue, bytes) in residues.into_iter().zip(&mut bytes) {
+                codec.encode_blocks(size, &x, residue, bytes).expect("finite values");
             }
-            let mut bytes = vec![0xa5; one_by_one.len()];
-            let (mut e, mut of_halves) = (e, vec![0xa5; one_by_one.len()]);
-            codec.encode_blocks(size, &x, Owed::Half(&mut halves), &mut of_halves).expect("finite values");
-            codec.encode_blocks(size, &x, Owed::Wide(&mut e), &mut bytes).expect("finite values");
-            prop_assert_eq!(&bytes, &one_by_one, "{}", name);
-            prop_assert_eq!(bits(&e), bits(&left), "{}", name);
-            prop_assert_eq!(&halves, &left_in_halves, "{}", name);
-            let want = x.chunks(size).zip(bytes.chunks(codec.encoded_len(size)));
-            let want = want.flat_map(|(x, bytes)| decoded(codec, bytes, x.len()).expect("what the codec wrote"));
-            let (want, mut out) = (want.collect::<Vec<_>>(), Floats::copied(&vec![7.0; x.len()]));
+            let [bytes, of_halves, of_nothing] = bytes;
+            prop_assert_eq!(&bytes, &want.bytes, "{}", name);
+            prop_assert_eq!(&of_halves, &want.of_halves, "{}", name);
+            prop_assert_eq!(&of_nothing, &want.of_nothing, "{}", name);
+            prop_assert_eq!(bits(&left), bits(&want.left), "{}", name);
+            prop_assert_eq!(&halves, &want.halves, "{}", name);
+            let mut out = Floats::copied(&vec![7.0; len]);
             codec.decode_blocks(size, &bytes, &mut out).expect("what the codec wrote");
-            prop_assert_eq!(bits(&out), bits(&want), "{}", name);
+            prop_assert_eq!(bits(&out), bits(&want.values), "{}", name);
             out.fill(7.0);
             streaming(|stream| codec.decode_streaming(size, &bytes, &mut out, stream)).expect("what the codec wrote");
-            prop_assert_eq!(bits(&out), bits(&want), "{}, past the caches", name);
-            codec.add_up(size, &[&bytes], true, 2.0, &mut out).expect("what the codec wrote");
-            prop_assert_eq!(&out[..], &times(0.5, &want)[..], "{}, half of it", name);
-            bytes.push(0);
-            let refused = codec.decode_blocks(size, &bytes, &mut out);
-            prop_assert!(matches!(refused, Err(Fault::Length { .. })), "{}: {:?}", name, refused);
+            prop_assert_eq!(bits(&out), bits(&want.values), "{}, past the caches", name);
+            let mut sum = e.clone();
+            codec.add_up(size, &[&bytes, &of_halves, &bytes], false, 3.0, &mut sum).expect("what the codec wrote");
+            prop_assert_eq!(bits(&sum), bits(&want.third_of_all), "{}, added up", name);
             Ok(())
         })
+    });
+}
+
+/// What many blocks at once have to come to.
+struct OneByOne {
+    bytes: Vec<u8>,
+    of_halves: Vec<u8>,
+    of_nothing: Vec<u8>,
+    left: Vec<f32>,
+    halves: Vec<bf16::Half>,
+    values: Vec<f32>,
+    /// (e + the bytes + those of halves + the bytes again) / 3.
+    third_of_all: Vec<f32>,
+}
+
+fn one_by_one(codec: &dyn Codec, size: usize, x: &[f32], e: &[f32], halves: &[bf16::Half]) -> OneByOne {
+    let (left, halves, third_of_all) = (e.to_vec(), halves.to_vec(), e.to_vec());
+    let [bytes, of_halves, of_nothing] = [(); 3].map(|()| Vec::new());
+    let mut all = OneByOne { bytes, of_halves, of_nothing, left, halves, values: Vec::new(), third_of_all };
+    for (i, x) in x.chunks(size).enumerate() {
+        let part = i * size..i * size + x.len();
+        let (mut bytes, mut of_halves) = (vec![0; codec.encoded_len(x.len())], vec![0; codec.encoded_len(x.len())]);
+        codec.encode_with(x, &mut all.left[part.clone()], &mut bytes).expect("finite values");
+        codec.encode_with_half(x, &mut all.halves[part.clone()], &mut of_halves).expect("finite values");
+        let sum = &mut all.third_of_all[part];
+        for bytes in [&bytes, &of_halves, &bytes] {
+            codec.decode_add(bytes, sum).expect("what the codec wrote");
+        }
+        sum.iter_mut().for_each(|sum| *sum /= 3.0);
+        all.of_nothing.extend(encoded(codec, x));
+        all.values.extend(decoded(codec, &bytes, x.len()).expect("what the codec wrote"));
+        all.bytes.extend(bytes);
+        all.of_halves.extend(of_halves);
+    }
+    all
+}
+
+#[test]
+fn before_a_value_that_is_not_finite_blocks_are_written_and_behind_it_none() {
+    hold((vector(), block_size(), any::<Index>(), not_finite()), |(x, size, at, bad)| {
+        let mut x = times(0.5, &x);
+        if x.is_empty() {
+            return Ok(());
+        }
+        let at = at.index(x.len());
+        x[at] = bad;
+        let (start, len) = (at / size * size, x.len());
+        let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; layout::encoded_len(&Sign, size, len)]);
+        let refused = Sign.encode_blocks(size, &x, Owed::Wide(&mut e), &mut bytes);
+        prop_assert_eq!(refused, Err(Fault::NotFinite));
+        let written = layout::encoded_len(&Sign, size, start);
+        let before = x[..start].chunks(size).flat_map(|x| encoded(&Sign, x)).collect::<Vec<_>>();
+        prop_assert_eq!(&bytes[..written], &before[..]);
+        prop_assert!(bytes[written..].iter().all(|byte| *byte == 0xa5), "the bytes of what was refused");
+        prop_assert!(e[start..].iter().all(|e| *e == 0.0), "the residue of what was refused");
+        Ok(())
     });
 }
 
@@ -396,7 +447,6 @@ fn sign_loses_exactly_what_one_scale_must() {
 #[test]
 fn sign_is_idempotent_to_the_bit() {
     let codec = CodecName::Sign.codec();
-    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     hold((vector(), block_size()), |(x, size)| {
         for z in x.chunks(size) {
             let once = coded(&*codec, z);
@@ -442,6 +492,32 @@ fn any_bytes_decode_to_finite_values_or_not_at_all() {
     const MOST: usize = 600;
     hold((vec(any::<u8>(), 6 * MOST), 0..=MOST), |(bytes, count)| {
         for_codecs(|name, codec| decodes_or_not(name, codec, &bytes[..codec.encoded_len(count)], count))
+    });
+}
+
+#[test]
+fn any_bytes_of_many_blocks_decode_as_they_do_one_by_one_or_not_at_all() {
+    const MOST: usize = 600;
+    hold((vec(any::<u8>(), 16 * MOST), 0..=MOST, block_size()), |(bytes, count, size)| {
+        for_codecs(|name, codec| {
+            let bytes = &bytes[..layout::encoded_len(codec, size, count)];
+            let blocks = bytes.chunks(codec.encoded_len(size));
+            let counts = (0..count).step_by(size).map(|from| size.min(count - from));
+            let want =
+                blocks.zip(counts).map(|(bytes, count)| decoded(codec, bytes, count)).collect::<Result<Vec<_>, _>>();
+            let want = want.map(|blocks| bits(&blocks.concat()));
+            let read = |decode: &dyn Fn(&mut Floats) -> Result<(), Fault>| {
+                let mut out = Floats::copied(&vec![7.0; count]);
+                decode(&mut out).map(|()| bits(&out))
+            };
+            let at_once = read(&|out| codec.decode_blocks(size, bytes, out));
+            let past_the_caches = read(&|out| streaming(|stream| codec.decode_streaming(size, bytes, out, stream)));
+            prop_assert_eq!(format!("{:?}", at_once), format!("{:?}", want), "{}", name);
+            prop_assert_eq!(format!("{:?}", past_the_caches), format!("{:?}", want), "{}, past the caches", name);
+            let added = read(&|out| codec.add_up(size, &[bytes], true, 1.0, out).map_err(|(_, fault)| fault));
+            prop_assert_eq!(added.is_ok(), want.is_ok(), "{}, added", name);
+            Ok(())
+        })
     });
 }
 

@@ -15,7 +15,7 @@ use thinwire::codec::MAX_BLOCK;
 use thinwire::kernel::bf16::Half;
 use thinwire::kernel::kept::Kept;
 use thinwire::kernel::update::{Scalars, Since};
-use thinwire::kernel::{Level, bf16, bits, blocks, reduce, sign, streaming, update, use_level};
+use thinwire::kernel::{Level, bf16, bits, blocks, reduce, streaming, update, use_level};
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
 
@@ -72,10 +72,6 @@ const KERNELS: &[(&str, Kernel)] = &[
             words([out])
         };
         BLOCKS.into_iter().flat_map(unpacked).collect()
-    }),
-    ("sign::unpack_add", |mut c| {
-        sign::unpack_add(c.k.rate, &c.bytes[..sign::packed_len(c.x.len())], &mut c.x);
-        words([c.x])
     }),
     ("blocks::unpack_streaming", |c| {
         let mut out = Floats::zeroed(c.x.len() + 1);
@@ -164,31 +160,26 @@ fn halves(x: &[f32]) -> Vec<Half> {
 }
 
 /// Of signs: ones that vectors and lines divide, and ones that they do not.
-const BLOCKS: [usize; 5] = [1, 7, 12, 512, MAX_BLOCK];
+const BLOCKS: [usize; 7] = [1, 7, 12, 37, 301, 512, MAX_BLOCK];
 
-/// The bytes of blocks of g + e, and what is left; or that a value was not finite.
+/// Whether all of g + e was finite, the bytes of its blocks, and what is left.
 fn packed_blocks<E: Kept>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
-    let mut message = vec![0xa5; blocks_len(block, g.len())];
-    match blocks::pack(block, g, &mut e, &mut message) {
-        Some(()) => [octets(&message), bits(e)].concat(),
-        None => vec![u64::MAX],
-    }
+    let mut message = vec![0xa5; blocks::total_len(block, g.len())];
+    let finite = blocks::pack(block, g, &mut e, &mut message).is_some();
+    // Of a block that is refused, and those behind it, nothing is written: that is held here too.
+    [vec![finite.into()], octets(&message), bits(e)].concat()
 }
 
 /// Blocks of signs out of the case's bytes, with scales of all kinds, zeros among them: the message of worker `i`.
 fn in_blocks(block: usize, c: &Case, i: usize) -> Vec<u8> {
     let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
-    let mut message = (0..blocks_len(block, c.x.len()))
+    let mut message = (0..blocks::total_len(block, c.x.len()))
         .map(|at| c.bytes[at % c.bytes.len()].rotate_left(i as u32))
         .collect::<Vec<_>>();
     for (n, block) in message.chunks_mut(blocks::encoded_len(block)).enumerate() {
         block[..4].copy_from_slice(&scales[(n + i) % 4].to_le_bytes());
     }
     message
-}
-
-fn blocks_len(block: usize, count: usize) -> usize {
-    count / block * blocks::encoded_len(block) + blocks::encoded_len(count % block)
 }
 
 const WIDTHS: std::ops::RangeInclusive<u32> = 1..=8;

@@ -39,7 +39,7 @@ pub struct CodecSpeed {
     pub decode_add: f64,
 }
 
-/// A pass of a codec over the data, and what one block of it is decoded by.
+/// A pass of a codec over the data, and what a tile of it is decoded by.
 type Pass = fn(&dyn Codec, &mut Data, &Threads) -> Result<(), Fault>;
 type Decode = fn(&dyn Codec, Cut, &[u8], &mut [f32]) -> Result<(), Fault>;
 
@@ -118,7 +118,7 @@ fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
 
 fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
     unpack(codec, data, threads, |codec, cut, bytes, out| {
-        cut.blocks(bytes, out).try_for_each(|(bytes, out)| codec.decode_add(bytes, out))
+        codec.add_up(cut.block, &[bytes], false, 1.0, out).map_err(|(_, fault)| fault)
     })
 }
 

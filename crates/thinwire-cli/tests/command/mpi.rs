@@ -35,6 +35,18 @@ fn trained(place: &Place, processes: usize, flags: &str) -> Value {
 }
 
 #[test]
+fn who_alone_has_a_mistyped_flag_says_so() {
+    let place = Place::new();
+    let binary = env!("CARGO_BIN_EXE_thinwire");
+    let line = |flags: &[&'static str]| [&["-np", "1", binary, "train"], flags].concat();
+    let arguments = [line(&["--steps", "2"]), vec![":"], line(&["--setps", "2"])].concat();
+    let ran = Ran::of("train", mpirun(&place, &arguments).output().expect("mpirun runs"));
+    assert!(ran.stderr.contains("worker 1: error: unexpected argument '--setps'"), "{}", ran.stderr);
+    let all = Ran::of("train", under_mpi(&place, 3, "train --setps 2").output().expect("mpirun runs"));
+    assert_eq!(all.stderr.matches("unexpected argument").count(), 1, "{}", all.stderr);
+}
+
+#[test]
 fn threads_and_mpi_end_in_the_same_digest() {
     for (optimizer, workers) in OPTIMIZERS.iter().zip([2, 3, 4, 3]) {
         let place = Place::new();

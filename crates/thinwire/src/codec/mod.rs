@@ -1,7 +1,7 @@
 //! Codecs: a block of values into fewer bytes, and back.
 //!
-//! The flat vector is cut into blocks of at most [`MAX_BLOCK`] consecutive values; a codec sees one block at a time,
-//! keeps nothing between blocks, and writes a number of bytes that depends on the count alone. With q = C(z), the
+//! The flat vector is cut into blocks of at most [`MAX_BLOCK`] consecutive values; a codec codes each block by
+//! itself, keeps nothing between blocks, and writes a number of bytes that depends on the count alone. With q = C(z), the
 //! decoded value, the laws are:
 //!
 //! - a contraction: ‖z − C(z)‖ ≤ ‖z‖ for every finite z, so that error feedback stays bounded;
@@ -27,13 +27,11 @@ pub use topk::TopK;
 pub use uniform::Uniform;
 
 use crate::kernel::bf16::{self, Half};
-pub use crate::kernel::blocks::TOGETHER;
+pub use crate::kernel::blocks::{MAX_BLOCK, TOGETHER};
 use crate::kernel::{Stream, blocks, reduce};
+use crate::layout::encoded_len;
 use crate::residue::Owed;
 use std::fmt::Debug;
-
-/// The longest block: with its error and its bytes it stays in the first-level cache between the passes over it.
-pub const MAX_BLOCK: usize = 4096;
 
 /// Why a block could not be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -92,9 +90,7 @@ pub trait Codec: Debug + Send + Sync {
         }
         for (i, bytes) in some.iter().enumerate() {
             let refused = |fault| (i, fault);
-            check_blocks(self, block, sum.len(), bytes).map_err(refused)?;
-            let blocks = bytes.chunks(self.encoded_len(block)).zip(sum.chunks_mut(block));
-            blocks.into_iter().try_for_each(|(bytes, sum)| self.decode_add(bytes, sum)).map_err(refused)?;
+            each_block(self, block, bytes, sum, |bytes, sum| self.decode_add(bytes, sum)).map_err(refused)?;
         }
         reduce::divide(divisor, sum);
         Ok(())
@@ -108,9 +104,7 @@ pub trait Codec: Debug + Send + Sync {
 
     /// The same of many blocks.
     fn decode_blocks(&self, block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), Fault> {
-        check_blocks(self, block, out.len(), bytes)?;
-        let mut blocks = bytes.chunks(self.encoded_len(block)).zip(out.chunks_mut(block));
-        blocks.try_for_each(|(bytes, out)| self.decode(bytes, out))
+        each_block(self, block, bytes, out, |bytes, out| self.decode(bytes, out))
     }
 
     /// The same for memory that is not read again soon: past the caches, if the codec can.
@@ -134,6 +128,8 @@ fn encode_each(
     e: Owed<'_>,
     out: &mut [u8],
 ) -> Result<(), Fault> {
+    assert_eq!(out.len(), encoded_len(codec, block, x.len()), "bytes for every block");
+    assert!(e.count().is_none_or(|count| count == x.len()), "a residue for every value");
     let mut blocks = x.chunks(block).zip(out.chunks_mut(codec.encoded_len(block)));
     match e {
         Owed::Nothing => blocks.try_for_each(|(x, out)| codec.encode(x, out)),
@@ -146,8 +142,21 @@ fn encode_each(
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values in blocks of `block`.
 fn check_blocks(codec: &(impl Codec + ?Sized), block: usize, count: usize, bytes: &[u8]) -> Result<(), Fault> {
-    let expected = count / block * codec.encoded_len(block) + codec.encoded_len(count % block);
-    if expected == bytes.len() { Ok(()) } else { Err(Fault::Length { count, expected, got: bytes.len() }) }
+    let (expected, got) = (encoded_len(codec, block, count), bytes.len());
+    if expected == got { Ok(()) } else { Err(Fault::Length { count, expected, got }) }
+}
+
+/// Calls `work` on the bytes of each block, and on its values.
+fn each_block(
+    codec: &(impl Codec + ?Sized),
+    block: usize,
+    bytes: &[u8],
+    values: &mut [f32],
+    work: impl Fn(&[u8], &mut [f32]) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    check_blocks(codec, block, values.len(), bytes)?;
+    let mut blocks = bytes.chunks(codec.encoded_len(block)).zip(values.chunks_mut(block));
+    blocks.try_for_each(|(bytes, values)| work(bytes, values))
 }
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values.
@@ -158,7 +167,7 @@ fn check_length(codec: &impl Codec, count: usize, bytes: &[u8]) -> Result<(), Fa
 
 /// Splits a block's scale from what follows it. The caller has checked the length.
 fn read_scale(bytes: &[u8]) -> Result<(f32, &[u8]), Fault> {
-    blocks::read(bytes).map_err(Fault::Scale)
+    blocks::split_scale(bytes).map_err(Fault::Scale)
 }
 
 /// Writes a block's scale and returns where the rest goes.

@@ -3,10 +3,10 @@
 //! s = mean |z| of the block; C(z) = +s where z ≥ 0, −s elsewhere. With that scale ‖z − C(z)‖² = ‖z‖² − ‖z‖₁²/d, so it is
 //! always a contraction. A block of zeros has s = 0 and decodes to zeros. Wire: s as f32, then one bit a value.
 
-use super::{Codec, Fault, check_blocks, check_length, encode_each};
+use super::{Codec, Fault, check_blocks, encode_each};
 use crate::kernel::bf16::Half;
 use crate::kernel::kept::Kept;
-use crate::kernel::{Stream, blocks, sign};
+use crate::kernel::{Stream, blocks};
 use crate::residue::Owed;
 
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +54,7 @@ impl Codec for Sign {
     }
 
     fn decode_add(&self, bytes: &[u8], sum: &mut [f32]) -> Result<(), Fault> {
-        check_length(self, sum.len(), bytes)?;
-        if !sum.is_empty() {
-            let (s, bits) = blocks::read(bytes).map_err(Fault::Scale)?;
-            sign::unpack_add(s, bits, sum);
-        }
-        Ok(())
+        self.add_up(sum.len().max(1), &[bytes], false, 1.0, sum).map_err(|(_, fault)| fault)
     }
 
     fn add_up(

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::kernel::bf16;
-use crate::layout::{Shape, Topology};
+use crate::layout::{Shape, Topology, encoded_len};
 use crate::memory::Floats;
 use crate::message::{HEADER_LEN, Header, Operation};
 use crate::residue::{Owed, Precision};
@@ -63,12 +63,13 @@ impl Owner {
             return Ok(());
         }
         let (block, codec) = (self.shape.block, place.coding.codec(Way::Up));
-        let mut room = [0.0; MAX_BLOCK];
+        let (tile, mut room) = (MAX_BLOCK / block * block, [0.0; MAX_BLOCK]);
         let mut rest = payload;
-        for from in (0..self.shape.values).step_by(block) {
-            let values = &mut room[..block.min(self.shape.values - from)];
-            let bytes = rest.split_off(..codec.encoded_len(values.len())).expect("as long as it was found to be");
-            codec.decode(bytes, values).map_err(|fault| Error::Payload { worker, fault })?;
+        for from in (0..self.shape.values).step_by(tile) {
+            let values = &mut room[..tile.min(self.shape.values - from)];
+            let bytes =
+                rest.split_off(..encoded_len(codec, block, values.len())).expect("as long as it was found to be");
+            codec.decode_blocks(block, bytes, values).map_err(|fault| Error::Payload { worker, fault })?;
             // As whole numbers, whose maximum is many at once; who is too large is looked for only then.
             let largest = values.iter().fold(0, |most, value| most.max(value.abs().to_bits()));
             if let Some(value) = values.iter().find(|value| largest > LARGEST.to_bits() && value.abs() > LARGEST) {

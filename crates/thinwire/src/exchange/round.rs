@@ -334,8 +334,8 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         self.group.packing(|| {
             threads.walk(span, |tile, _| {
                 tile.residue.change(|e| {
-                    let refused = |fault| Error::Payload { worker: me, fault };
-                    tile.cut.blocks(tile.bytes, e).try_for_each(|(q, e)| codec.decode_add(q, e).map_err(refused))
+                    let refused = |(_, fault)| Error::Payload { worker: me, fault };
+                    codec.add_up(block, &[tile.bytes], false, 1.0, e).map_err(refused)
                 })
             })
         })

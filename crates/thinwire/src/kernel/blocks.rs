@@ -1,18 +1,24 @@
 //! Whole blocks of signs, many in one call: of each its scale, four bytes, then one bit a value.
 //!
-//! A block may be as short as a few hundred values. Calling each pass over each block by itself, and choosing a [`Level`] in every
-//! call, takes a tenth of a coarse mean; here the level is chosen once for all blocks.
+//! A block may be as short as a few hundred values, and calls for each pass over each block, with the choice of a [`Level`] in each,
+//! would be seen. Here the level is chosen once for all blocks.
 //!
 //! Packing reads a block twice, the second time out of the first-level cache. So that memory has something to do all the time,
-//! each pass asks ahead for a vector of its own: the first for x, the second for e.
+//! each pass asks ahead for a vector of its own: the first for x, the second for e. That of e is asked for a whole block ahead, for
+//! the first pass over the next block reads all of it. (The portable twins ask for nothing.)
 
 use super::kept::Kept;
 use super::reduce::divide;
 use super::sign::{self, Signed};
-use super::{AHEAD, Level, Stream, level, scale};
+use super::{Level, Stream, level, scale};
 
 #[cfg(target_arch = "x86_64")]
+use super::AHEAD;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__m128;
+
+/// The longest block: with its error and its bytes it stays in the first-level cache between the passes over it.
+pub const MAX_BLOCK: usize = 4096;
 
 /// The bytes of a scale.
 const SCALE: usize = 4;
@@ -26,20 +32,21 @@ pub const fn encoded_len(count: usize) -> usize {
 }
 
 /// The bytes of `count` values in blocks of `block`.
-const fn total_len(block: usize, count: usize) -> usize {
+pub const fn total_len(block: usize, count: usize) -> usize {
     count / block * encoded_len(block) + encoded_len(count % block)
 }
 
-/// A block's scale, and its signs; a scale that is not a finite number of at least 0 is an error.
-pub fn read(bytes: &[u8]) -> Result<Signed<'_>, f32> {
-    let (scale, signs) = bytes.split_first_chunk().expect("a scale");
+/// A block's scale, and what follows it; a scale that is not a finite number of at least 0 is an error. Panics where there is no room
+/// for a scale.
+pub fn split_scale(bytes: &[u8]) -> Result<Signed<'_>, f32> {
+    let (scale, rest) = bytes.split_first_chunk().expect("a scale");
     let scale = f32::from_le_bytes(*scale);
     // One comparison: a sign bit, an infinity and a NaN are all larger bit patterns than the largest finite number's.
-    if scale.to_bits() < f32::INFINITY.to_bits() { Ok((scale, signs)) } else { Err(scale) }
+    if scale.to_bits() < f32::INFINITY.to_bits() { Ok((scale, rest)) } else { Err(scale) }
 }
 
 /// Writes z = x + e to `bytes`, s = mean |z| and the signs of each block, and leaves the error: e ← z − (±s). None if a value is not
-/// finite; then `bytes` and e are of no use any more.
+/// finite: then the blocks before its own are written, and the others left as they were.
 pub fn pack<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
     assert_eq!(x.len(), e.len());
     assert_eq!(bytes.len(), total_len(block, x.len()));
@@ -101,30 +108,31 @@ pub fn unpack(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `pack`.
         Level::Avx2 => unsafe { unpack_avx2(block, bytes, out) },
-        _ => unpack_each(block, bytes, out, sign::unpack_portable::<false>),
+        _ => unpack_each(block, bytes, out, sign::unpack_portable),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn unpack_avx2(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
-    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx2::<false>(s, bits, out))
+    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx2(s, bits, out))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 fn unpack_avx512(block: usize, bytes: &[u8], out: &mut [f32]) -> Result<(), f32> {
-    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx512::<false>(s, bits, out))
+    unpack_each(block, bytes, out, |s, bits, out| sign::unpack_avx512(s, bits, out))
 }
 
 /// The same, past the caches.
 pub fn unpack_streaming<'env>(block: usize, bytes: &[u8], out: &'env mut [f32], _: &Stream<'env>) -> Result<(), f32> {
     assert_eq!(bytes.len(), total_len(block, out.len()));
-    // A store past the caches is of sixteen bytes, at a multiple of sixteen, which every allocator gives.
+    // A store past the caches is of sixteen bytes, at a multiple of sixteen, which every allocator gives; with blocks of a multiple of
+    // four values every block begins at one too.
     #[cfg(target_arch = "x86_64")]
     if out.as_ptr().cast::<__m128>().is_aligned() && block.is_multiple_of(4) {
         match level() {
-            // SAFETY: as in `pack`; the alignment was looked at; nobody touches `out` before the fence, for it is borrowed till then.
+            // SAFETY: as in `pack`; the alignment of every block was looked at; nobody touches `out` before the fence, for it is borrowed till then.
             Level::Avx512 => return unsafe { unpack_streaming_avx512(block, bytes, out) },
             // SAFETY: as above.
             Level::Avx2 => return unsafe { unpack_streaming_avx2(block, bytes, out) },
@@ -160,7 +168,7 @@ fn unpack_each(
     unpack: impl Fn(f32, &[u8], &mut [f32]),
 ) -> Result<(), f32> {
     for (bytes, out) in bytes.chunks(encoded_len(block)).zip(out.chunks_mut(block)) {
-        match read(bytes)? {
+        match split_scale(bytes)? {
             (0.0, _) => out.fill(0.0), // not −0.0: a zero has no sign
             (s, bits) => unpack(s, bits, out),
         }
@@ -241,7 +249,7 @@ fn add_up_each<const N: usize>(
     for (i, sum) in sum.chunks_mut(block).enumerate() {
         let mut signed = [(0.0, &[][..]); N];
         for n in 0..N {
-            signed[n] = read(&some[n][i * len..][..encoded_len(sum.len())]).map_err(|scale| (n, scale))?;
+            signed[n] = split_scale(&some[n][i * len..][..encoded_len(sum.len())]).map_err(|scale| (n, scale))?;
         }
         add_up(signed, sum);
     }

@@ -157,3 +157,37 @@ fn upper_halves() -> __m512i {
     // SAFETY: thirty-two words are one 512-bit vector.
     unsafe { _mm512_loadu_si512(WORDS.as_ptr().cast()) }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::super::{Level, best};
+    use super::*;
+
+    /// Every sign, every exponent, every digit that is kept; of those that are not, what may tip the scales.
+    #[test]
+    fn every_level_rounds_alike() {
+        let lower = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
+        let all = (0..=u16::MAX).flat_map(|upper| lower.map(|lower| f32::from_bits(u32::from(upper) << 16 | lower)));
+        let mut all = all.filter(|z| z.is_finite()).collect::<Vec<_>>();
+        all.resize(all.len().next_multiple_of(32), 0.0);
+        for z in all.as_chunks::<32>().0 {
+            let want = z.map(Half::put);
+            let mut got = [[0xa5; 2]; 32];
+            if best() >= Level::Avx2 {
+                for at in [0, 8, 16, 24] {
+                    // SAFETY: the CPU has it; eight values from `at` on lie within both arrays.
+                    unsafe { Half::put_avx2(got[at..].as_mut_ptr(), _mm256_loadu_ps(z[at..].as_ptr())) };
+                }
+                assert_eq!(got, want, "AVX2, of {z:?}");
+            }
+            if best() == Level::Avx512 {
+                // SAFETY: the CPU has it; thirty-two values lie in both arrays.
+                unsafe {
+                    let z = [_mm512_loadu_ps(z.as_ptr()), _mm512_loadu_ps(z[16..].as_ptr())];
+                    Half::put_avx512(got.as_mut_ptr(), z);
+                }
+                assert_eq!(got, want, "AVX-512, of {z:?}");
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 //! Memory bandwidth is the limit of everything here, so a kernel reads each vector once and writes it once. Most are
 //! plain loops that the compiler vectorises: `multiversion!` compiles the same body for the baseline CPU, for AVX2
 //! and for AVX-512, and picks one at run time. Rust never contracts a multiplication and an addition, so all versions
-//! give the same bits. Only the passes over signs ([`scale`], [`sign`], with [`kept`]) are written with intrinsics.
+//! give the same bits. Only the passes over signs ([`blocks`], with `scale`, `sign` and [`kept`]) are written with intrinsics.
 //!
 //! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
 //! feature was detected, the loads and stores of the intrinsics, and a fence. Every such function has a portable twin, and
@@ -16,8 +16,8 @@ pub mod bits;
 pub mod blocks;
 pub mod kept;
 pub mod reduce;
-pub mod scale;
-pub mod sign;
+mod scale;
+mod sign;
 pub mod update;
 
 use std::marker::PhantomData;
@@ -81,7 +81,7 @@ const LINE: usize = 16;
 /// core's share of the bandwidth.
 const AHEAD: usize = 512;
 
-/// Asks for the cache lines [`AHEAD`] of `values`.
+/// Asks for the cache lines [`AHEAD`] of `values`, which are whole lines.
 #[inline(always)]
 fn prefetch<T>(values: &[T]) {
     prefetch_at(values, AHEAD);

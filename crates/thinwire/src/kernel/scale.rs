@@ -1,6 +1,7 @@
 //! The first pass over a block of signs: the sum of the magnitudes, for the scale.
 //!
-//! What it adds up, x + e, is not kept: [`sign::pack`](super::sign::pack), which follows, adds again, out of the first-level cache.
+//! What it adds up, x + e, is not kept: the pass that packs the signs ([`sign`](super::sign)) follows, and adds again, out of the
+//! first-level cache.
 //!
 //! As in [`reduce`](super::reduce) the sum runs in thirty-two f64 lanes, with one difference: four values of a lane are added
 //! in f32 first, as two pairs, which takes a quarter of the conversions. Equal values still add up without rounding, and the
@@ -8,9 +9,10 @@
 //! written with intrinsics; each version adds the same numbers in the same order.
 
 use super::kept::Kept;
-use super::prefetch;
 use super::reduce::{LANES, add_lanes};
 
+#[cfg(target_arch = "x86_64")]
+use super::prefetch;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -125,4 +127,43 @@ fn groups_avx512<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES
         unsafe { _mm512_storeu_pd(eight.as_mut_ptr(), sum) };
     }
     lanes
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::super::bf16::{self, Half};
+    use super::super::{Level, best};
+    use super::*;
+
+    /// All 64 bits: of a block only the scale is seen, 32 bits that hide in what order the lanes were added.
+    #[test]
+    fn every_level_adds_in_the_same_order() {
+        fn hold<E: Kept>(x: &[f32], e: &[E]) {
+            let portable = sum_portable(x, e).to_bits();
+            if best() >= Level::Avx2 {
+                // SAFETY: the CPU has it.
+                assert_eq!(unsafe { sum_avx2(x, e) }.to_bits(), portable, "AVX2, {} values", x.len());
+            }
+            if best() == Level::Avx512 {
+                // SAFETY: the CPU has them.
+                assert_eq!(unsafe { sum_avx512(x, e) }.to_bits(), portable, "AVX-512, {} values", x.len());
+            }
+        }
+        let mut state = 1u32;
+        let mut random = |len: usize| -> Vec<f32> {
+            let mut next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Of sizes from 2⁻²⁴ to 2²⁴, so that an order matters.
+                (state as i32 as f32 / 2f32.powi(31)) * 2f32.powi((state >> 7 & 63) as i32 - 32)
+            };
+            (0..len).map(|_| next()).collect()
+        };
+        for len in [0, 1, 31, 32, 127, 128, 129, 300, 512, 1000, 4096] {
+            let (x, e) = (random(len), random(len));
+            let mut halves: Vec<Half> = vec![[0; 2]; len];
+            bf16::write(&e, &mut halves);
+            hold(&x, &e);
+            hold(&x, &halves);
+        }
+    }
 }

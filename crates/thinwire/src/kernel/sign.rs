@@ -2,32 +2,21 @@
 //!
 //! Bit i of the packed bytes is 1 where value i is ≥ 0 (−0.0 counts as ≥ 0) and stands for +s; 0 stands for −s. The
 //! compiler finds no movemask by itself, so these loops are written with intrinsics (`cargo bench` prints the gain).
-//! The last values of a length that is no multiple of eight go through the portable twin.
+//! The last values of a length that no vector divides go through the portable twin. [`blocks`](super::blocks) calls all this.
 
 use super::kept::Kept;
-use super::reduce::{divide, exact_inverse};
-use super::{Level, level, prefetch, prefetch_at};
+use super::reduce::divide;
 
+#[cfg(target_arch = "x86_64")]
+use super::reduce::exact_inverse;
+#[cfg(target_arch = "x86_64")]
+use super::{prefetch, prefetch_at};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// Bytes that hold the signs of `count` values.
 pub const fn packed_len(count: usize) -> usize {
     count.div_ceil(8)
-}
-
-/// sum ← sum + (±s).
-pub fn unpack_add(s: f32, bits: &[u8], sum: &mut [f32]) {
-    assert_eq!(bits.len(), packed_len(sum.len()));
-    match level() {
-        // SAFETY: as in `pack`.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { unpack_avx512::<true>(s, bits, sum) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as in `pack`.
-        Level::Avx2 => unsafe { unpack_avx2::<true>(s, bits, sum) },
-        _ => unpack_portable::<true>(s, bits, sum),
-    }
 }
 
 /// The scale and the signs of some values.
@@ -47,13 +36,17 @@ pub(super) fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut 
     }
 }
 
-/// out ← ±s, or out ← out ± s.
+/// out ← ±s.
 #[inline(always)]
-pub(super) fn unpack_portable<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
-    for (values, byte) in out.chunks_mut(8).zip(bits) {
-        for (i, out) in values.iter_mut().enumerate() {
-            let value = if byte >> i & 1 == 1 { s } else { -s };
-            *out = if ADD { *out + value } else { value };
+pub(super) fn unpack_portable(s: f32, bits: &[u8], out: &mut [f32]) {
+    each_portable(s, bits, out, |out, value| *out = value);
+}
+
+#[inline(always)]
+fn each_portable(s: f32, bits: &[u8], values: &mut [f32], put: impl Fn(&mut f32, f32)) {
+    for (values, byte) in values.chunks_mut(8).zip(bits) {
+        for (i, value) in values.iter_mut().enumerate() {
+            put(value, if byte >> i & 1 == 1 { s } else { -s });
         }
     }
 }
@@ -64,7 +57,7 @@ pub(super) fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool
     if fresh {
         sum.fill(0.0);
     }
-    some.into_iter().for_each(|(s, bits)| unpack_portable::<true>(s, bits, sum));
+    some.into_iter().for_each(|(s, bits)| each_portable(s, bits, sum, |sum, value| *sum += value));
     divide(divisor, sum);
 }
 
@@ -126,7 +119,7 @@ fn signed_avx2(minus: __m256, byte: u8) -> __m256 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
+pub(super) fn unpack_avx2(s: f32, bits: &[u8], out: &mut [f32]) {
     let minus = _mm256_set1_ps(-s);
     let (groups, tail) = out.as_chunks_mut::<8>();
     let (bytes, last) = bits.split_at(groups.len());
@@ -135,11 +128,10 @@ pub(super) fn unpack_avx2<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32])
         let value = signed_avx2(minus, *byte);
         // SAFETY: an array of eight f32 holds one unaligned 256-bit vector.
         unsafe {
-            let value = if ADD { _mm256_add_ps(_mm256_loadu_ps(out.as_ptr()), value) } else { value };
             _mm256_storeu_ps(out.as_mut_ptr(), value);
         }
     }
-    unpack_portable::<ADD>(s, last, tail);
+    unpack_portable(s, last, tail);
 }
 
 /// # Safety
@@ -159,7 +151,7 @@ pub(super) unsafe fn unpack_streaming_avx2(s: f32, bits: &[u8], out: &mut [f32])
             unsafe { _mm_stream_ps(out.as_mut_ptr(), quarter) };
         }
     }
-    unpack_portable::<false>(s, last, tail);
+    unpack_portable(s, last, tail);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -190,7 +182,7 @@ pub(super) fn add_up_avx2<const N: usize>(some: [Signed<'_>; N], fresh: bool, di
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-pub(super) fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32]) {
+pub(super) fn unpack_avx512(s: f32, bits: &[u8], out: &mut [f32]) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
     let (groups, tail) = out.as_chunks_mut::<16>();
     let (bytes, last) = bits.split_at(2 * groups.len());
@@ -199,11 +191,10 @@ pub(super) fn unpack_avx512<const ADD: bool>(s: f32, bits: &[u8], out: &mut [f32
         let value = _mm512_mask_blend_ps(u16::from_le_bytes(*bytes), minus, plus);
         // SAFETY: an array of sixteen f32 holds one unaligned 512-bit vector.
         unsafe {
-            let value = if ADD { _mm512_add_ps(_mm512_loadu_ps(out.as_ptr()), value) } else { value };
             _mm512_storeu_ps(out.as_mut_ptr(), value);
         }
     }
-    unpack_portable::<ADD>(s, last, tail);
+    unpack_portable(s, last, tail);
 }
 
 /// # Safety
@@ -228,7 +219,7 @@ pub(super) unsafe fn unpack_streaming_avx512(s: f32, bits: &[u8], out: &mut [f32
             unsafe { _mm_stream_ps(out.as_mut_ptr(), quarter) };
         }
     }
-    unpack_portable::<false>(s, last, tail);
+    unpack_portable(s, last, tail);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -290,9 +290,52 @@ def test_a_checkpoint_resumes(tmp_path):
     assert torch.equal(bits(whole), bits(second))
 
 
+def test_a_checkpoint_has_its_learning_rates(tmp_path, caplog):
+    """A scheduler that goes on from the rate before relies on them: the optimizer's, and the one it began with."""
+
+    def pair(**words):
+        optimizer = thinwire.AdamW(tiny_gpt().parameters(), lr=1e-2, **words)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.1)
+
+    def rates(optimizer, scheduler, steps):
+        seen = []
+        for _ in range(steps):
+            seen.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        return seen
+
+    optimizer, scheduler = pair()
+    rates(optimizer, scheduler, 5)
+    optimizer.save(tmp_path)
+    state = scheduler.state_dict()
+    expected = rates(optimizer, scheduler, 5)
+    resumed, loaded = pair(resume=tmp_path)
+    loaded.load_state_dict(state)
+    assert rates(resumed, loaded, 5) == expected
+    assert resumed.param_groups[0]["initial_lr"] == 1e-2
+    (tmp_path / "learning-rates.json").unlink()
+    with caplog.at_level("WARNING", "thinwire"):
+        assert pair(resume=tmp_path)[0].param_groups[0]["lr"] == 1e-2
+    assert "has no learning rates of its step 5" in caplog.text
+
+
+def test_nothing_moves_inside_a_consensus_also_where_nothing_is_to_be_averaged():
+    optimizer = thinwire.AdamW(tiny_gpt().parameters())
+    with optimizer.consensus():
+        with optimizer.consensus():
+            pass
+        for moves in (optimizer.step, optimizer.sync):
+            with pytest.raises(RuntimeError, match="inside consensus"):
+                moves()
+    optimizer.step()
+
+
 def test_what_is_refused():
     model = tiny_gpt()
     optimizer = thinwire.AdamW(model.parameters())
+    with pytest.raises(TypeError, match="schedule is a StepLR; accepted: a dict"):
+        optimizer.plan(10, torch.optim.lr_scheduler.StepLR(optimizer, 3))
     with pytest.raises(RuntimeError, match="cannot be added after the optimizer was built"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     for way in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -6,6 +6,7 @@ Each takes the place of ``torch.optim.AdamW`` *and* of DDP: every rank computes 
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -32,6 +33,8 @@ OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
 
+RATES = ("lr", "initial_lr")  # of a parameter group; a scheduler puts the second there
+RATES_FILE = "learning-rates.json"
 OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
 
 THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
@@ -94,6 +97,7 @@ class _Compressed(Optimizer):
             group["betas"] = tuple(group["betas"])
         self._amp = self._off_schedule = False
         self._own: Tensor | None = None  # this rank's parameters, while others take their place
+        self._inside = 0  # how many consensus() blocks
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
@@ -127,6 +131,7 @@ class _Compressed(Optimizer):
         if resume is not None:
             worker = Worker(**words, parameters=self._flat.values.numel(), group=group)
             worker.resume(os.fspath(resume), self._flat.vector)
+            self._take_rates(os.fspath(resume), worker.steps)
         else:
             try:
                 worker = Worker(**words, parameters=self._flat.vector, group=group)
@@ -256,27 +261,31 @@ class _Compressed(Optimizer):
         has those of the consensus. Nothing moves the parameters there: :meth:`step`, :meth:`sync` and :meth:`load_state_dict` raise
         RuntimeError.
         """
-        if self._own is not None or self._wire is None or self._worker.is_synced:
-            yield
-            return
-        with torch.no_grad():
-            self._flat.take_params()
-            self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
-            mean = self._flat.values.clone()
-            self._wire.mean(mean)
-            self._own = self._flat.values.clone()
-            self._flat.values.copy_(mean)
-            self._flat.give_params()
+        self._inside += 1
         try:
-            yield
-        finally:
+            if self._inside > 1 or self._wire is None or self._worker.is_synced:
+                yield
+                return
             with torch.no_grad():
-                self._flat.values.copy_(self._own)
-                self._own = None
+                self._flat.take_params()
+                self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
+                mean = self._flat.values.clone()
+                self._wire.mean(mean)
+                self._own = self._flat.values.clone()
+                self._flat.values.copy_(mean)
                 self._flat.give_params()
+            try:
+                yield
+            finally:
+                with torch.no_grad():
+                    self._flat.values.copy_(self._own)
+                    self._own = None
+                    self._flat.give_params()
+        finally:
+            self._inside -= 1
 
     def _check_own(self, what: str) -> None:
-        if self._own is not None:
+        if self._inside:
             raise RuntimeError(f"{what} inside consensus(): the parameters are not this rank's own there; leave the block first")
 
     @contextmanager
@@ -308,15 +317,46 @@ class _Compressed(Optimizer):
         schedule : dict, optional
             A learning rate in the words of ``learning_rate``: a plan as if the optimizer had been built with it.
         """
+        if schedule is not None and not isinstance(schedule, dict):
+            raise TypeError(
+                f"schedule is a {type(schedule).__name__}; accepted: a dict in the words of learning_rate, "
+                'such as {"peak": 1e-3, "warmup": 100, "decay": "cosine", "steps": 1000}'
+            )
         return self._worker.plan(steps, schedule)
 
     def save(self, dir: str | os.PathLike[str]) -> None:
         """Saves a checkpoint of parameters and optimizer to a folder that all ranks can read. All ranks together.
 
-        ``resume=dir`` at construction goes on from it, also with another number of ranks.
+        ``resume=dir`` at construction goes on from it, also with another number of ranks, with the learning rates of now. A scheduler
+        has a state of its own, which is not in it.
         """
         with self._training():
             self._worker.save(os.fspath(dir), self._flat.vector)
+        rates = [{key: float(group[key]) for key in RATES if key in group} for group in self.param_groups]
+        # Every rank writes the same, for the folder may be each host's own; and by rename, for it may be one.
+        mine = os.path.join(dir, f"{RATES_FILE}.{self._worker.rank}")
+        with open(mine, "w") as file:
+            json.dump({"step": self._worker.steps, "groups": rates}, file)
+        os.replace(mine, os.path.join(dir, RATES_FILE))
+
+    def _take_rates(self, dir: str, step: int) -> None:
+        """The learning rates that :meth:`save` left beside the checkpoint of `step`: what a scheduler's own state relies on."""
+        try:
+            with open(os.path.join(dir, RATES_FILE)) as file:
+                saved = json.load(file)
+        except FileNotFoundError:
+            saved = {}
+        groups = saved.get("groups", [])
+        if saved.get("step") != step or len(groups) != len(self.param_groups):
+            log.warning("the checkpoint in %s has no learning rates of its step %d: those given now are taken", dir, step)
+            return
+        for group, rates in zip(self.param_groups, groups, strict=True):
+            for key, rate in rates.items():
+                if isinstance(group.get(key), Tensor):
+                    group[key].fill_(rate)
+                else:
+                    group[key] = rate
+
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this rank: what PyTorch keeps, and the engine's vectors, residues and parameters, under a key of the rank's own.
@@ -470,7 +510,8 @@ _ARGUMENTS = """
     deadline : float
         Seconds that a rank waits for another before it raises TimeoutError with the silent one's name.
     resume : path, optional
-        A folder of :meth:`save` to go on from, also with another number of ranks.
+        A folder of :meth:`save` to go on from, also with another number of ranks. Its learning rates replace ``lr``, as those of a
+        ``state_dict`` do.
     **config
         The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``, ``learning_rate``{words}.
 

@@ -135,6 +135,14 @@ fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<Kind>)> {
     let given = arguments.workers.unwrap_or(workers);
     ensure!(given == workers, "--workers {given}: {workers} processes were started, and each is a worker");
     ensure!((2..=1024).contains(&workers), "--workers {workers}: accepted: 2 to 1024");
+    // The vector, its sum or its residue, and as much again for messages of 32 bits.
+    let room = arguments.values.checked_mul(3).map(Floats::try_zeroed);
+    ensure!(
+        matches!(room, Some(Ok(_))),
+        "--values {}: this machine has no memory for vectors of {}; accepted: fewer",
+        arguments.values,
+        bytes(4.0 * arguments.values as f64)
+    );
     let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("--residues {name}"));
     let precisions = arguments.residues.iter().map(precision).collect::<Result<Vec<_>>>()?;
     let mut kinds = Vec::new();

@@ -4,6 +4,7 @@
 //! anonymous maps that are advised to use huge pages; how much that gains depends on the machine (`cargo bench` prints both).
 
 use memmap2::MmapMut;
+use std::io;
 use std::ops::{Deref, DerefMut};
 
 /// A zeroed vector of f32 whose length never changes.
@@ -17,12 +18,17 @@ pub struct Floats {
 impl Floats {
     /// Panics when the system has no memory left, like `vec!`.
     pub fn zeroed(len: usize) -> Floats {
-        let bytes = len.checked_mul(4).expect("a vector that fits the address space");
-        let map = MmapMut::map_anon(bytes.max(1)).expect("memory");
+        Floats::try_zeroed(len).expect("memory")
+    }
+
+    /// The same, where a length comes from a user.
+    pub fn try_zeroed(len: usize) -> io::Result<Floats> {
+        let bytes = len.checked_mul(4).ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapMut::map_anon(bytes.max(1))?;
         // Advice may be refused (no such pages, not this system); the memory is the same.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        Floats { map, len }
+        Ok(Floats { map, len })
     }
 
     pub fn copied(values: &[f32]) -> Floats {

@@ -64,8 +64,16 @@ pub fn sentence(planned: &Planned, summary: &Summary) -> String {
         }
         None => ("the time not known without --network".to_owned(), String::new()),
     };
+    let remark = if planned.bytes_sent_per_worker == summary.bytes_sent_per_worker {
+        String::new()
+    } else {
+        let workers = summary.workers;
+        format!(
+            "\n          (the plan is of {workers} workers from the first step on; before it was resumed the run had others)"
+        )
+    };
     format!(
-        "planned   {}, {}, {planned_step}\nmeasured  {}, {}, {} a step{error}",
+        "planned   {}, {}, {planned_step}\nmeasured  {}, {}, {} a step{error}{remark}",
         bytes(planned.bytes_sent_per_worker as f64),
         of(rounds),
         bytes(summary.bytes_sent_per_worker as f64),

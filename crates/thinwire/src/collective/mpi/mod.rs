@@ -308,8 +308,7 @@ impl Mpi {
                 }
                 Word::Waits(_) => {}
                 Word::Blame(culprit) if culprit.worker == self.rank => {
-                    let problem =
-                        format!("the others gave this worker up: it did not answer within {:?}", self.deadline);
+                    let problem = "the others gave this worker up: it did not answer in time".to_owned();
                     return Err(Error::Transport { problem });
                 }
                 Word::Blame(culprit) => return Err(culprit.error(self.deadline, wait.during)),

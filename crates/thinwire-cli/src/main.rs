@@ -82,11 +82,8 @@ fn main() -> ExitCode {
 fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> ExitCode {
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
-        Err(Failure::Usage(_))
-            if team::rank_by_environment().is_some_and(|rank| rank > 0) && team::is_answered_by_the_first() =>
-        {
-            return ExitCode::from(2);
-        }
+        // What is wrong with these is wrong for all of them, and the first says so.
+        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
         Err(failure) => return ended(Err(failure), team::rank_by_environment()),
     };
     let outcome = work(&team);

@@ -1,7 +1,7 @@
 //! Whole blocks of signs, many in one call: of each its scale, four bytes, then one bit a value.
 //!
-//! A block may be as short as a few hundred values, and calls for each pass over each block, with the choice of a
-//! [`Level`](super::Level) in each, would be seen. Here the level is chosen once for all blocks.
+//! A block may be as short as a few hundred values, and calls for each pass over each block, with the choice of an
+//! instruction set in each, would be seen. Here it is chosen once for all blocks.
 //!
 //! Packing reads a block twice, the second time out of the first-level cache. So that memory has something to do all the time,
 //! each pass asks ahead for a vector of its own: the first for x, the second for e. That of e is asked for a whole block ahead, for

@@ -6,7 +6,6 @@ Each takes the place of ``torch.optim.AdamW`` *and* of DDP: every rank computes 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import _thinwire
+from . import _rates, _thinwire
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
@@ -33,8 +32,6 @@ OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
 
-RATES = ("lr", "initial_lr")  # of a parameter group; a scheduler puts the second there
-RATES_FILE = "learning-rates.json"
 OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
 
 THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
@@ -131,7 +128,7 @@ class _Compressed(Optimizer):
         if resume is not None:
             worker = Worker(**words, parameters=self._flat.values.numel(), group=group)
             worker.resume(os.fspath(resume), self._flat.vector)
-            self._take_rates(os.fspath(resume), worker.steps)
+            _rates.take(resume, worker.steps, self.param_groups)
         else:
             try:
                 worker = Worker(**words, parameters=self._flat.vector, group=group)
@@ -332,31 +329,7 @@ class _Compressed(Optimizer):
         """
         with self._training():
             self._worker.save(os.fspath(dir), self._flat.vector)
-        rates = [{key: float(group[key]) for key in RATES if key in group} for group in self.param_groups]
-        # Every rank writes the same, for the folder may be each host's own; and by rename, for it may be one.
-        mine = os.path.join(dir, f"{RATES_FILE}.{self._worker.rank}")
-        with open(mine, "w") as file:
-            json.dump({"step": self._worker.steps, "groups": rates}, file)
-        os.replace(mine, os.path.join(dir, RATES_FILE))
-
-    def _take_rates(self, dir: str, step: int) -> None:
-        """The learning rates that :meth:`save` left beside the checkpoint of `step`: what a scheduler's own state relies on."""
-        try:
-            with open(os.path.join(dir, RATES_FILE)) as file:
-                saved = json.load(file)
-        except FileNotFoundError:
-            saved = {}
-        groups = saved.get("groups", [])
-        if saved.get("step") != step or len(groups) != len(self.param_groups):
-            log.warning("the checkpoint in %s has no learning rates of its step %d: those given now are taken", dir, step)
-            return
-        for group, rates in zip(self.param_groups, groups, strict=True):
-            for key, rate in rates.items():
-                if isinstance(group.get(key), Tensor):
-                    group[key].fill_(rate)
-                else:
-                    group[key] = rate
-
+        _rates.save(dir, self._worker.steps, self._worker.rank, self.param_groups)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this rank: what PyTorch keeps, and the engine's vectors, residues and parameters, under a key of the rank's own.

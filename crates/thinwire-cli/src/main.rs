@@ -53,7 +53,7 @@ fn main() -> ExitCode {
                     let _ = error.print();
                 }
                 // --help is no error, and one answer is enough.
-                rank if error.use_stderr() && !team::is_answered_by_the_first() => eprint!("worker {rank}: {error}"),
+                rank if error.use_stderr() && team::outlives_the_first() => eprint!("worker {rank}: {error}"),
                 _ => {}
             }
             return ExitCode::from(error.exit_code() as u8);

@@ -193,7 +193,6 @@ pub fn token(path: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// The first line that two settings do not share.
 /// A run's settings as they would be written today: an optimizer's word that there was not yet stands at its default.
 fn with_all_words(text: &str, job: &Job) -> anyhow::Result<String> {
     let mut settings: Settings = toml::from_str(text)?;
@@ -202,6 +201,7 @@ fn with_all_words(text: &str, job: &Job) -> anyhow::Result<String> {
     Ok(toml::to_string(&settings)?)
 }
 
+/// The first line that two settings do not share.
 fn difference(before: &str, now: &str) -> String {
     let other = |text: &'static str| move |line: Option<&str>| line.unwrap_or(text).to_owned();
     let only =

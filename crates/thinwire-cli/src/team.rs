@@ -317,14 +317,14 @@ pub fn rank_by_environment() -> Option<usize> {
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].into_iter().find_map(number)
 }
 
-/// Whether one who finds its arguments wrong, and is not the first process, need not say so. All processes of a launcher have the
-/// same arguments, as a rule, and mpirun ends them all with the first: who is still there after a while has arguments of its own.
-pub fn is_answered_by_the_first() -> bool {
-    if launcher() != Some("mpirun") {
-        return true;
+/// Waits a while, and says whether this process, which found its arguments wrong and is not the first, is still there to say so. All
+/// processes of a launcher have the same arguments, as a rule, and mpirun ends them all with the first: who outlives it has its own.
+pub fn outlives_the_first() -> bool {
+    let ends_all = launcher() == Some("mpirun");
+    if ends_all {
+        std::thread::sleep(Duration::from_secs(10));
     }
-    std::thread::sleep(Duration::from_secs(10));
-    false
+    ends_all
 }
 
 /// srun starts several tasks, and without MPI each of them would train alone.

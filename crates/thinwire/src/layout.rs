@@ -4,7 +4,7 @@
 //! form worker 0 owns them all. A long vector goes in buckets: bucket k is the k-th slice of *every* owner's blocks, so that
 //! all owners work at once, and packing one bucket overlaps sending another.
 
-use crate::codec::Codec;
+use crate::codec::{self, Codec};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -85,7 +85,7 @@ impl Layout {
 
     /// The bytes of `blocks` under `codec`.
     pub fn payload_len(&self, codec: &dyn Codec, blocks: &Range<usize>) -> usize {
-        encoded_len(codec, self.block, self.values_of(blocks).len())
+        codec::encoded_len(codec, self.block, self.values_of(blocks).len())
     }
 }
 
@@ -96,9 +96,4 @@ pub struct Shape {
     pub block: usize,
     pub workers: usize,
     pub topology: Topology,
-}
-
-/// The bytes of `count` values cut into blocks of `block`.
-pub fn encoded_len(codec: &(impl Codec + ?Sized), block: usize, count: usize) -> usize {
-    count / block * codec.encoded_len(block) + codec.encoded_len(count % block)
 }

@@ -22,7 +22,7 @@ use proptest::test_runner::TestRunner;
 use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, Sign, TOGETHER};
 use thinwire::kernel::{bf16, streaming};
 use thinwire::residue::Owed;
-use thinwire::{Floats, layout};
+use thinwire::{Floats, codec};
 
 /// Every codec, and the slow quantizer it must equal.
 fn table() -> Vec<(CodecName, Quantizer)> {
@@ -225,7 +225,7 @@ fn the_number_of_bytes_depends_on_the_count_alone() {
     hold((vector(), block_size()), |(x, size)| {
         for_codecs(|name, codec| {
             let total = blocks(&x, size).map(|z| encoded(codec, z).len()).sum::<usize>();
-            prop_assert_eq!(total, layout::encoded_len(codec, size, x.len()), "{}", name);
+            prop_assert_eq!(total, codec::encoded_len(codec, size, x.len()), "{}", name);
             Ok(())
         })
     });
@@ -350,10 +350,10 @@ fn before_a_value_that_is_not_finite_blocks_are_written_and_behind_it_none() {
         let at = at.index(x.len());
         x[at] = bad;
         let (start, len) = (at / size * size, x.len());
-        let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; layout::encoded_len(&Sign, size, len)]);
+        let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; codec::encoded_len(&Sign, size, len)]);
         let refused = Sign.encode_blocks(size, &x, Owed::Wide(&mut e), &mut bytes);
         prop_assert_eq!(refused, Err(Fault::NotFinite));
-        let written = layout::encoded_len(&Sign, size, start);
+        let written = codec::encoded_len(&Sign, size, start);
         let before = x[..start].chunks(size).flat_map(|x| encoded(&Sign, x)).collect::<Vec<_>>();
         prop_assert_eq!(&bytes[..written], &before[..]);
         prop_assert!(bytes[written..].iter().all(|byte| *byte == 0xa5), "the bytes of what was refused");
@@ -500,7 +500,7 @@ fn any_bytes_of_many_blocks_decode_as_they_do_one_by_one_or_not_at_all() {
     const MOST: usize = 600;
     hold((vec(any::<u8>(), 16 * MOST), 0..=MOST, block_size()), |(bytes, count, size)| {
         for_codecs(|name, codec| {
-            let bytes = &bytes[..layout::encoded_len(codec, size, count)];
+            let bytes = &bytes[..codec::encoded_len(codec, size, count)];
             let blocks = bytes.chunks(codec.encoded_len(size));
             let counts = (0..count).step_by(size).map(|from| size.min(count - from));
             let want =

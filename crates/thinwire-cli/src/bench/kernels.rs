@@ -3,8 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
-use thinwire::codec::{Codec, Fault};
-use thinwire::layout::encoded_len;
+use thinwire::codec::{Codec, Fault, encoded_len};
 use thinwire::residue::Owed;
 use thinwire::tiles::{Cut, Span, Threads, Vectors};
 use thinwire::{CodecName, Floats};

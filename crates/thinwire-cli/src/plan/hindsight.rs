@@ -64,13 +64,12 @@ pub fn sentence(planned: &Planned, summary: &Summary) -> String {
         }
         None => ("the time not known without --network".to_owned(), String::new()),
     };
-    let remark = if planned.bytes_sent_per_worker == summary.bytes_sent_per_worker {
-        String::new()
-    } else {
-        let workers = summary.workers;
-        format!(
-            "\n          (the plan is of {workers} workers from the first step on; before it was resumed the run had others)"
-        )
+    let remark = match planned.bytes_sent_per_worker == summary.bytes_sent_per_worker {
+        true => String::new(),
+        false => format!(
+            "\n          (the plan is of {} workers, all of them in every step from the first on)",
+            summary.workers
+        ),
     };
     format!(
         "planned   {}, {}, {planned_step}\nmeasured  {}, {}, {} a step{error}{remark}",

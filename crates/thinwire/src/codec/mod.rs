@@ -29,7 +29,6 @@ pub use uniform::Uniform;
 use crate::kernel::bf16::{self, Half};
 pub use crate::kernel::blocks::{MAX_BLOCK, TOGETHER};
 use crate::kernel::{Stream, blocks, reduce};
-use crate::layout::encoded_len;
 use crate::residue::Owed;
 use std::fmt::Debug;
 
@@ -138,6 +137,11 @@ fn encode_each(
             blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with_half(x, e, out))
         }
     }
+}
+
+/// The bytes of `count` values cut into blocks of `block`.
+pub fn encoded_len(codec: &(impl Codec + ?Sized), block: usize, count: usize) -> usize {
+    count / block * codec.encoded_len(block) + codec.encoded_len(count % block)
 }
 
 /// Refuses `bytes` that are not as long as `codec` writes `count` values in blocks of `block`.

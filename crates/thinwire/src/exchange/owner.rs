@@ -10,12 +10,12 @@
 use super::round::{check_payload, contributions};
 use super::sum::Sum;
 use super::{Codings, Way};
-use crate::codec::MAX_BLOCK;
+use crate::codec::{MAX_BLOCK, encoded_len};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::kernel::bf16;
-use crate::layout::{Shape, Topology, encoded_len};
+use crate::layout::{Shape, Topology};
 use crate::memory::Floats;
 use crate::message::{HEADER_LEN, Header, Operation};
 use crate::residue::{Owed, Precision};

@@ -1,8 +1,7 @@
 //! Messages that are added up in one pass over memory, and coded again: the workers' of a host, the hosts' of a group.
 
-use crate::codec::{Codec, Fault, TOGETHER};
+use crate::codec::{Codec, Fault, TOGETHER, encoded_len};
 use crate::error::{Error, Result};
-use crate::layout::encoded_len;
 use crate::message::{HEADER_LEN, Header};
 use crate::residue::Owed;
 use crate::tiles::{Cut, Span, Threads, Vectors};

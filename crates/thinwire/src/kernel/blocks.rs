@@ -180,6 +180,7 @@ fn unpack_each(
 /// is a scale that cannot be, and whose it is.
 pub fn add_up(block: usize, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut [f32]) -> Result<(), (usize, f32)> {
     some.iter().for_each(|bytes| assert_eq!(bytes.len(), total_len(block, sum.len())));
+    let how = How { block, fresh, divisor };
     match *some {
         [] => {
             if fresh {
@@ -188,62 +189,52 @@ pub fn add_up(block: usize, some: &[&[u8]], fresh: bool, divisor: f32, sum: &mut
             divide(divisor, sum);
             Ok(())
         }
-        [a] => add_up_of(block, [a], fresh, divisor, sum),
-        [a, b] => add_up_of(block, [a, b], fresh, divisor, sum),
-        [a, b, c] => add_up_of(block, [a, b, c], fresh, divisor, sum),
-        [a, b, c, d] => add_up_of(block, [a, b, c, d], fresh, divisor, sum),
+        [a] => add_up_of([a], how, sum),
+        [a, b] => add_up_of([a, b], how, sum),
+        [a, b, c] => add_up_of([a, b, c], how, sum),
+        [a, b, c, d] => add_up_of([a, b, c, d], how, sum),
         _ => panic!("{} at once", some.len()),
     }
 }
 
-fn add_up_of<const N: usize>(
+/// What [`add_up`] is told beside its messages.
+#[derive(Clone, Copy)]
+struct How {
     block: usize,
-    some: [&[u8]; N],
     fresh: bool,
     divisor: f32,
-    sum: &mut [f32],
-) -> Result<(), (usize, f32)> {
+}
+
+fn add_up_of<const N: usize>(some: [&[u8]; N], how: How, sum: &mut [f32]) -> Result<(), (usize, f32)> {
     match level() {
         // SAFETY: as in `pack`.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { add_up_avx512(block, some, fresh, divisor, sum) },
+        Level::Avx512 => unsafe { add_up_avx512(some, how, sum) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `pack`.
-        Level::Avx2 => unsafe { add_up_avx2(block, some, fresh, divisor, sum) },
-        _ => add_up_each(block, some, sum, |some, sum| sign::add_up_portable(some, fresh, divisor, sum)),
+        Level::Avx2 => unsafe { add_up_avx2(some, how, sum) },
+        _ => add_up_each(some, how, sum, sign::add_up_portable),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn add_up_avx2<const N: usize>(
-    block: usize,
-    some: [&[u8]; N],
-    fresh: bool,
-    divisor: f32,
-    sum: &mut [f32],
-) -> Result<(), (usize, f32)> {
-    add_up_each(block, some, sum, |some, sum| sign::add_up_avx2(some, fresh, divisor, sum))
+fn add_up_avx2<const N: usize>(some: [&[u8]; N], how: How, sum: &mut [f32]) -> Result<(), (usize, f32)> {
+    add_up_each(some, how, sum, |some, fresh, divisor, sum| sign::add_up_avx2(some, fresh, divisor, sum))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn add_up_avx512<const N: usize>(
-    block: usize,
-    some: [&[u8]; N],
-    fresh: bool,
-    divisor: f32,
-    sum: &mut [f32],
-) -> Result<(), (usize, f32)> {
-    add_up_each(block, some, sum, |some, sum| sign::add_up_avx512(some, fresh, divisor, sum))
+fn add_up_avx512<const N: usize>(some: [&[u8]; N], how: How, sum: &mut [f32]) -> Result<(), (usize, f32)> {
+    add_up_each(some, how, sum, |some, fresh, divisor, sum| sign::add_up_avx512(some, fresh, divisor, sum))
 }
 
 #[inline(always)]
 fn add_up_each<const N: usize>(
-    block: usize,
     some: [&[u8]; N],
+    How { block, fresh, divisor }: How,
     sum: &mut [f32],
-    add_up: impl Fn([Signed<'_>; N], &mut [f32]),
+    add_up: impl Fn([Signed<'_>; N], bool, f32, &mut [f32]),
 ) -> Result<(), (usize, f32)> {
     let len = encoded_len(block);
     for (i, sum) in sum.chunks_mut(block).enumerate() {
@@ -251,7 +242,7 @@ fn add_up_each<const N: usize>(
         for n in 0..N {
             signed[n] = split_scale(&some[n][i * len..][..encoded_len(sum.len())]).map_err(|scale| (n, scale))?;
         }
-        add_up(signed, sum);
+        add_up(signed, fresh, divisor, sum);
     }
     Ok(())
 }

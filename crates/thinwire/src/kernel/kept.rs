@@ -172,8 +172,8 @@ mod tests {
         all.resize(all.len().next_multiple_of(32), 0.0);
         for z in all.as_chunks::<32>().0 {
             let want = z.map(Half::put);
-            let mut got = [[0xa5; 2]; 32];
             if best() >= Level::Avx2 {
+                let mut got = [[0xa5; 2]; 32];
                 for at in [0, 8, 16, 24] {
                     // SAFETY: the CPU has it; eight values from `at` on lie within both arrays.
                     unsafe { Half::put_avx2(got[at..].as_mut_ptr(), _mm256_loadu_ps(z[at..].as_ptr())) };
@@ -181,6 +181,7 @@ mod tests {
                 assert_eq!(got, want, "AVX2, of {z:?}");
             }
             if best() == Level::Avx512 {
+                let mut got = [[0xa5; 2]; 32];
                 // SAFETY: the CPU has it; thirty-two values lie in both arrays.
                 unsafe {
                     let z = [_mm512_loadu_ps(z.as_ptr()), _mm512_loadu_ps(z[16..].as_ptr())];

@@ -106,20 +106,20 @@ class Wire:
 
     def reserve(self, frame: int, under_way: int) -> None:
         """Sets the length of the buffers, and how many messages may be under way to a worker at once."""
-        self._frame, self._most = frame, 2 * under_way + 4
+        self._frame, self._most = frame, under_way
         for worker in range(self.size):
             if worker != self.rank:
                 self._arrivals[worker] = _Arrival(self._group, worker, frame)
 
     def room(self, to: int, during: str) -> int:
         """The address of a buffer for the next frame to worker `to`."""
-        if during == "abort":
+        flights, last = self._flights[to], during == "abort"
+        if last:
             self._farewell = min(self.deadline, LAST_WORDS)
-        flights = self._flights[to]
-        if len(flights) < self._most:
+        if last or len(flights) < self._most:
             buffer = _Buffer(self._frame)
         else:
-            # The protocol has it that so old a message was received: this does not wait.
+            # The protocol has it that so old a message was received, or is awaited by the receiver's thread: this does not wait.
             work, buffer = flights.popleft()
             try:
                 work.wait(timedelta(seconds=self.deadline))

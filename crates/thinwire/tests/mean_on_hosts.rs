@@ -481,12 +481,14 @@ impl Collective for Watched {
 fn no_more_messages_are_under_way_than_were_announced() {
     let places: [&'static [usize]; 3] = [&[0, 0, 1, 1, 1, 1, 1, 1], &[0, 1, 2], &[0, 0, 1]];
     for hosts in places {
-        for (slow, topology) in (0..hosts.len()).flat_map(|slow| [(slow, Topology::Sharded), (slow, Topology::Central)])
-        {
+        let topologies = [Topology::Sharded, Topology::Central];
+        let cases = (0..hosts.len()).flat_map(|slow| topologies.map(|topology| (slow, topology)));
+        // In many buckets, and in one.
+        for ((slow, topology), bucket) in cases.flat_map(|case| [(case, 1), (case, 1 << 20)]) {
             let under_way = UnderWay::new((0..hosts.len() * hosts.len()).map(|_| AtomicUsize::new(0)).collect());
             together(hosts, |end| {
                 let (worker, slow, under_way) = (end.rank(), end.rank() == slow, under_way.clone());
-                let setting = Setting { topology, bucket: 1, ..Setting::new(hosts, 3 * hosts.len(), 1) };
+                let setting = Setting { topology, bucket, ..Setting::new(hosts, 3 * hosts.len(), 1) };
                 let watched = Watched { end, under_way, announced: 0, most: 0, slow };
                 let mut exchange = setting.exchange(watched);
                 for t in 0..3 {

@@ -233,10 +233,11 @@ impl Codings {
         2 * hosts + inside + 3
     }
 
-    /// Messages from one worker to another that may be under way at once: two buckets, up and down; between workers of a host
-    /// that for every owner that one is the relay of.
+    /// Messages from one worker to another that may be under way at once: two buckets, or the only one, up and down; between workers
+    /// of a host that for every owner that one is the relay of. Not more, for buffers that are used seldom are in no cache.
     pub fn under_way(&self) -> usize {
-        4 * self.each().map(|coding| coding.hosts.most_relayed()).max().unwrap_or(0).max(1)
+        let most = |coding: &Coding| 2 * coding.buckets().clamp(1, 2) * coding.hosts.most_relayed().max(1);
+        self.each().map(most).max().unwrap_or(2)
     }
 
     /// How many send to an owner, and to a relay of `rank`'s host. A worker alone on its host hears nobody inside it.

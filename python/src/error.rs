@@ -2,25 +2,36 @@
 
 use pyo3::PyErr;
 use pyo3::exceptions::{
-    PyConnectionError, PyFloatingPointError, PyOSError, PyRuntimeError, PyTimeoutError, PyValueError,
+    PyConnectionError, PyFileNotFoundError, PyFloatingPointError, PyOSError, PyPermissionError, PyRuntimeError,
+    PyTimeoutError, PyValueError,
 };
+use std::io::ErrorKind;
 use thinwire::Error;
 
 pub fn to_python(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Config { .. } | Error::ConfigSyntax(_) | Error::Length { .. } => PyValueError::new_err(text),
-        Error::Disagreement { field, .. } if field.contains("digest") => PyValueError::new_err(format!(
+        Error::Disagreement { field, .. } if field.contains("digest") && !field.contains("to start from") => PyValueError::new_err(format!(
             "{text} (the parameters, or lr now or at an earlier step, are not the same on both)"
         )),
-        Error::Disagreement { .. } | Error::Checkpoint { .. } => PyValueError::new_err(text),
-        Error::NotFinite { .. } => {
-            PyFloatingPointError::new_err(format!("{text}; non_finite=\"skip\" leaves such gradients out of the mean"))
+        Error::Disagreement { .. } => PyValueError::new_err(text),
+        Error::Checkpoint { path, .. } if !path.exists() => {
+            PyFileNotFoundError::new_err(format!("checkpoint {}: there is no such folder", path.display()))
         }
+        Error::Checkpoint { .. } => PyValueError::new_err(text),
+        Error::NotFinite { .. } => PyFloatingPointError::new_err(format!(
+            "{text}; nothing has moved. Other ranks, if there are any, end here too: all go on from a checkpoint. \
+             non_finite=\"skip\" leaves such gradients out of the mean instead"
+        )),
         Error::Overflow { .. } => PyFloatingPointError::new_err(text),
         Error::Timeout { .. } => PyTimeoutError::new_err(text),
         Error::Gone { .. } | Error::Transport { .. } => PyConnectionError::new_err(text),
-        Error::Io { .. } => PyOSError::new_err(text),
+        Error::Io { source, .. } => match source.kind() {
+            ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
+            ErrorKind::PermissionDenied => PyPermissionError::new_err(text),
+            _ => PyOSError::new_err(text),
+        },
         _ => PyRuntimeError::new_err(text),
     }
 }

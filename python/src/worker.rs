@@ -211,24 +211,18 @@ impl Worker {
         Ok(())
     }
 
+    /// Refuses a state that `_restore_state` would refuse, as far as a worker that may not have met the others can tell.
+    fn _check_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.check_config(config)?;
+        let waiting = matches!(*self.lock()?, Stage::Waiting(_));
+        if waiting { Ok(()) } else { self.found(py, from).map(drop) }
+    }
+
     /// Goes on from the state in `from`, which this rank of as many workers had under `config`; all workers together.
     fn _restore_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
-        let then = from_python(config)?.resolved().map_err(error::to_python)?;
-        if let Some((key, now, then)) = self.config.hinders(&then) {
-            return Err(PyValueError::new_err(format!("{key} was {then} when the state was saved, and is {now} now")));
-        }
+        self.check_config(config)?;
         self.meet(py, None)?;
-        let mut found = Vec::new();
-        for (name, kind, len) in self._state_layout(py)? {
-            let missing = || PyValueError::new_err(format!("the state has no {name}"));
-            let value = from.get_item(&name)?.ok_or_else(missing)?;
-            let value = Value::of(&value, kind, &name)?;
-            if value.len() != len {
-                let problem = format!("the state's {name} has {} values, where {len} belong", value.len());
-                return Err(PyValueError::new_err(problem));
-            }
-            found.push(value);
-        }
+        let found = self.found(py, from)?;
         let mut params = vec![0.0; self.parameters]; // the caller's own are not touched
         self.with(py, None, |worker| {
             worker.restore(&mut params, |entries| {
@@ -366,6 +360,33 @@ impl Worker {
             true => Ok(Some(array)),
             false => Err(error::to_python(Error::Length { what, expected, got })),
         }
+    }
+
+    /// Whether a state of a worker under `then` is one to go on from.
+    fn check_config(&self, then: &Bound<'_, PyDict>) -> PyResult<()> {
+        let then = from_python(then)?.resolved().map_err(error::to_python)?;
+        match self.config.hinders(&then) {
+            Some((key, now, then)) => {
+                Err(PyValueError::new_err(format!("{key} was {then} when the state was saved, and is {now} now")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The values of the state in `from`, in the order of the layout.
+    fn found(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<Vec<Value>> {
+        let find = |(name, kind, len): (String, &'static str, usize)| {
+            let missing = || PyValueError::new_err(format!("the state has no {name}"));
+            let value = Value::of(&from.get_item(&name)?.ok_or_else(missing)?, kind, &name)?;
+            match value.len() {
+                got if got == len => Ok(value),
+                got => {
+                    let problem = format!("the state's {name} has {got} values, where {len} belong");
+                    Err(PyValueError::new_err(problem))
+                }
+            }
+        };
+        self._state_layout(py)?.into_iter().map(find).collect()
     }
 
     /// Meets the others, if that has not happened yet.

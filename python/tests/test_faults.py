@@ -1,5 +1,6 @@
 """Ranks that are gone, silent, interrupted, or wrong: the others say who, and soon."""
 
+import gc
 import logging
 import os
 import signal
@@ -57,6 +58,23 @@ def test_a_silent_rank_is_named(n, culprit):
     assert ends.pop(culprit) is None
     for error in ends:
         assert isinstance(error, TimeoutError) and f"worker {culprit} did not answer within 2s" in str(error), error
+
+
+def waits_in_vain(rank):
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters(), deadline=1.0)
+    if rank == 0:
+        with pytest.raises(TimeoutError):
+            step_of(model, optimizer)
+    dist.barrier()
+    del optimizer
+    gc.collect()
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("thinwire")]
+
+
+def test_no_thread_waits_for_a_rank_that_was_given_up():
+    """One that did could meet the end of Python inside gloo, which aborts the process."""
+    assert ranks.run(2, waits_in_vain) == [[], []]
 
 
 def waits(rank, folder):
@@ -207,7 +225,7 @@ def test_the_first_meeting_does_not_wait_for_a_store_that_stands_still(monkeypat
     try:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="the store of the process group did not answer within 0.5 s"):
-            _wire._Meeting(None, 0.5, None).hold()
+            _wire._Meeting(None, 0.5).hold()
         assert time.monotonic() - began < 10
     finally:
         dist.destroy_process_group()

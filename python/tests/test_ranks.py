@@ -1,5 +1,6 @@
 """The optimizers on torch.distributed: 1, 2 and 4 processes on gloo."""
 
+import gc
 import json
 import os
 import subprocess
@@ -467,6 +468,47 @@ def swapped(rank):
 def test_another_ranks_state_is_refused():
     for rank, error in enumerate(ranks.run(2, swapped, allowed=[ValueError])):
         assert f"this is rank-{rank}-of-2" in str(error)
+
+
+def one_is_swapped(rank):
+    model, optimizer = trained(rank, "ZeroOneAdam", 5)
+    _, other = trained(rank, "ZeroOneAdam", 6)
+    state, before = other.state_dict(), bits(model)
+    if rank == 1:
+        state["thinwire"] = {"rank-0-of-2": state["thinwire"]["rank-1-of-2"]}
+    with pytest.raises(ValueError) as refused:
+        optimizer.load_state_dict(state)
+    assert torch.equal(bits(model), before)
+    steps(model, optimizer, 1, rank, first=5)  # as if nothing had happened
+    return str(refused.value)
+
+
+def test_a_state_that_one_rank_refuses_is_loaded_by_none():
+    first, second = ranks.run(2, one_is_swapped)
+    assert "this is rank-1-of-2" in second
+    assert first.startswith("worker 1 could not load its state, so none has: ValueError: ") and second in first
+
+
+def held():
+    """Files and threads of this process."""
+    return [len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")]
+
+
+def made_and_deleted(rank, kind):
+    trained(rank, kind, 2)
+    gc.collect()
+    before = held()
+    for _ in range(3):
+        trained(rank, kind, 2)
+        gc.collect()
+        dist.barrier()
+    return before, held()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="asks /proc")
+def test_an_optimizer_that_is_deleted_leaves_nothing_open():
+    for before, after in ranks.run(2, made_and_deleted, "ZeroOneAdam"):
+        assert after == before
 
 
 def saved(rank, folder):

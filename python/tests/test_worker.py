@@ -130,8 +130,8 @@ def test_rates_of_groups():
         ({"kappa": 3}, "is no word of adam"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"betas": 0.9}, "betas"),
-        ({"colour": "red"}, "colour: unknown field"),
-        ({"weigth_decay": 0.1}, "unknown field .* did you mean 'weight_decay'"),
+        ({"colour": "red"}, "colour: there is no such word; accepted: .*betas"),
+        ({"weigth_decay": 0.1}, "weigth_decay: there is no such word; did you mean 'weight_decay'"),
         ({"groups": [{"length": 3}]}, "must add up to the 10 parameters"),
     ],
 )

@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -41,39 +42,27 @@ FOREVER = timedelta(days=365)
 TAG = 0  # nobody else sends on the twin
 
 
-class Refused(ValueError):
-    """Another worker's problem."""
-
-
 class Wire:
     """One worker's end of the twin of `group`. All workers of the group must make theirs together."""
 
-    def __init__(self, group: Any, deadline: float, problem: str | None = None) -> None:
-        """A `problem` keeps this worker from taking part: the others raise it."""
-        ranks = dist.get_process_group_ranks(group)
+    def __init__(self, group: Any, deadline: float) -> None:
         self.deadline = deadline
-        _Meeting(group, deadline, problem).hold()
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        met = _Meeting(group, deadline).hold()
+        self.hosts = [met.hosts.index(host) for host in met.hosts]
+        # Made by hand: torch.distributed would keep a group of its own for the rest of the program, connections and all.
         began = time.monotonic()
-        # A group of some of the processes is made by those alone.
         try:
-            twin = dist.new_group(
-                ranks,
-                backend="gloo",
-                timeout=timedelta(seconds=deadline),
-                use_local_synchronization=len(ranks) < dist.get_world_size(),
-            )
-            self._group = cast(Any, twin)
-            self.rank = dist.get_rank(self._group)
-            self.size = len(ranks)
-            self.hosts = self._numbered_hosts(problem)
+            store = dist.distributed_c10d.PrefixStore("gloo", met.store)
+            self._gloo: Any = dist.ProcessGroupGloo(store, self.rank, self.size, timeout=timedelta(seconds=deadline))
         except RuntimeError as error:
             waited = time.monotonic() - began
             if waited < deadline:
                 raise ConnectionError(f"the ranks could not connect to each other: {error}") from error
-            raise TimeoutError(f"{len(ranks)} ranks met, but were not connected to each other within {deadline:g} s") from error
-        self._board = _Board(self._group, self.rank)
+            raise TimeoutError(f"{self.size} ranks met, but were not connected to each other within {deadline:g} s") from error
+        self._board = _Board(met.store, self.rank)
         self._waiter = _Waiter()
-        self._flights: list[deque[tuple[Any, _Buffer]]] = [deque() for _ in ranks]
+        self._flights: list[deque[tuple[Any, _Buffer]]] = [deque() for _ in range(self.size)]
         self._lent: list[_Buffer | None] = [None] * self.size
         self._arrivals: list[_Arrival | None] = [None] * self.size
         self._most = 0
@@ -81,23 +70,14 @@ class Wire:
         self._farewell = min(deadline, FAREWELL)
         _open.add(self)
 
-    def _numbered_hosts(self, problem: str | None) -> list[int]:
-        told: list[Any] = [None] * self.size
-        dist.all_gather_object(told, (os.environ.get(HOST) or socket.gethostname(), problem), group=self._group)
-        for worker, (_, theirs) in enumerate(told):
-            if theirs is not None and problem is None:
-                raise Refused(_refusal(worker, theirs))
-        names = [name for name, _ in told]
-        return [names.index(name) for name in names]
-
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Rank 0's values for all."""
-        dist.broadcast(tensor, group=self._group, group_src=0)
+        self._gloo.broadcast(tensor, 0).wait()
 
     def mean(self, tensor: torch.Tensor) -> None:
         """The mean over all workers, the same bits everywhere; outside the engine, and uncounted by its meter."""
         try:
-            dist.all_reduce(tensor, group=self._group)
+            self._gloo.allreduce([tensor]).wait()
         except RuntimeError as error:
             raise ConnectionError(f"a rank left while their parameters were averaged: {error}") from error
         tensor /= self.size
@@ -109,7 +89,7 @@ class Wire:
         self._frame, self._most = frame, under_way
         for worker in range(self.size):
             if worker != self.rank:
-                self._arrivals[worker] = _Arrival(self._group, worker, frame)
+                self._arrivals[worker] = _Arrival(self._gloo, worker, frame)
 
     def room(self, to: int, during: str) -> int:
         """The address of a buffer for the next frame to worker `to`."""
@@ -133,7 +113,7 @@ class Wire:
         buffer = self._lent[to]
         assert buffer is not None
         try:
-            work = self._group.send([buffer.bytes[:length]], to, TAG)
+            work = self._gloo.send([buffer.bytes[:length]], to, TAG)
         except RuntimeError as error:
             raise self._board.gone(to) from error
         self._flights[to].append((work, buffer))
@@ -146,7 +126,7 @@ class Wire:
         return arrival.take()
 
     def close(self) -> None:
-        """Lets messages leave that are still under way, and ends the thread."""
+        """Lets messages leave that are still under way, and hangs up."""
         if self not in _open:
             return
         _open.discard(self)
@@ -154,6 +134,9 @@ class Wire:
         # At its end Python, from 3.12 on, starts no threads: this must do without another.
         leaves = _leaves if self._waiter.waits else self._waiter.wait
         all(leaves(work, give_up) for flights in self._flights for work, _ in flights)
+        for arrival in self._arrivals:
+            if arrival is not None:
+                arrival.hang_up()
         self._waiter.end()
         self._board.close()
 
@@ -175,17 +158,25 @@ class Wire:
             raise self._board.gone(source) from end
 
 
+class _Met(NamedTuple):
+    """What the workers have after a meeting."""
+
+    hosts: list[str]  # of each
+    store: Any  # theirs alone, and of this meeting
+
+
 class _Meeting:
     """The workers of `group` before they are connected. Each writes to the store that it has come, and waits until all have.
 
     Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. How a meeting ends is written down once, and counts for
-    all: that they met, or why not, which who comes too late learns at once. Then all may try again.
+    all: that they met, or why not, which who comes too late learns at once. Then all may try again. A worker with a `problem` comes to
+    tell the others.
     """
 
     MET = "met"
-    FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": Refused}
+    FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": ValueError}
 
-    def __init__(self, group: Any, deadline: float, problem: str | None) -> None:
+    def __init__(self, group: Any, deadline: float, problem: str | None = None) -> None:
         self._name = cast(Any, dist.group.WORLD if group is None else group).group_name
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         self._deadline, self._problem = deadline, problem
@@ -193,20 +184,23 @@ class _Meeting:
         self._number = 0  # of the meeting; none yet
         self._clerk = _Clerk()
 
-    def hold(self) -> None:
+    def hold(self) -> _Met:
         """Returns when all have come."""
         try:
             self._ask(self._come)
             while (end := self._ask(self._look)) is None:
                 time.sleep(GLANCE)
+            if end == self.MET:
+                return cast(_Met, self._ask(self._met))
+            while self._problem is not None and not self._ask(self._all_heard):
+                time.sleep(GLANCE)  # the store may end with this process
         except BaseException:  # Ctrl-C
             self._clerk.ask(self._leave, None)  # waits: the process may end next
             raise
         finally:
             self._clerk.end()
-        if end != self.MET:
-            kind, text = end.split(" ", 1)
-            raise self.FAILURES[kind](text)
+        kind, text = end.split(" ", 1)
+        raise self.FAILURES[kind](text)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
@@ -219,6 +213,9 @@ class _Meeting:
     def _come(self) -> None:
         self._store = _store(f"{self._name}/meetings")
         self._number = self._store.add(f"come/{self._rank}", 1)  # all workers come to all meetings, so they count alike
+        if self._problem is not None:
+            self._settle(f"refused worker {self._rank} did not build its optimizer: {self._problem}")
+        self._store.set(f"host/{self._number}/{self._rank}", os.environ.get(HOST) or socket.gethostname())
         self._store.add(f"here/{self._number}", 1)
 
     def _leave(self) -> None:
@@ -227,15 +224,25 @@ class _Meeting:
 
     def _look(self) -> str | None:
         """How the meeting has ended; None if some are still to come."""
+        end = None
         if self._store.add(f"here/{self._number}", 0) == self._size:
-            return self._settle(self.MET)
-        if self._store.check([f"end/{self._number}"]):
-            return cast(str, self._store.get(f"end/{self._number}").decode())
-        return self._settle(self._reason()) if time.monotonic() >= self._give_up else None
+            end = self._settle(self.MET)
+        elif self._store.check([f"end/{self._number}"]):
+            end = cast(str, self._store.get(f"end/{self._number}").decode())
+        elif time.monotonic() >= self._give_up:
+            end = self._settle(self._reason())
+        if end is not None:
+            self._store.add(f"heard/{self._number}", 1)
+        return end
+
+    def _all_heard(self) -> bool:
+        return time.monotonic() >= self._give_up or self._store.add(f"heard/{self._number}", 0) == self._size
+
+    def _met(self) -> _Met:
+        hosts = [self._store.get(f"host/{self._number}/{worker}").decode() for worker in range(self._size)]
+        return _Met(hosts, _store(f"{self._name}/{self._number}"))
 
     def _reason(self) -> str:
-        if self._problem is not None:
-            return f"refused {_refusal(self._rank, self._problem)}"
         absent = [worker for worker in range(self._size) if self._store.add(f"come/{worker}", 0) < self._number]
         who = ("worker " if len(absent) == 1 else "workers ") + ", ".join(map(str, absent))
         return f"absent not all {self._size} ranks built their optimizer within {self._deadline:g} s: {who} did not come"
@@ -245,15 +252,16 @@ class _Meeting:
         return cast(str, self._store.compare_set(f"end/{self._number}", "", end).decode())
 
 
-def _refusal(worker: int, problem: str) -> str:
-    return f"worker {worker} did not build its optimizer: {problem}"
-
-
 def _store(name: str) -> Any:
     """The part of the program's store under `name`, over a connection of its own."""
     store = dist.distributed_c10d._get_default_store()
-    store = store.clone() if hasattr(store, "clone") else store
-    return dist.distributed_c10d.PrefixStore(f"thinwire/{name}", store)
+    return dist.distributed_c10d.PrefixStore(f"thinwire/{name}", store.clone() if hasattr(store, "clone") else store)
+
+
+def tell(group: Any, problem: str, seconds: float) -> None:
+    """Has the other workers of `group` raise that this one does not come, and why; they have so long to come and hear it."""
+    with suppress(ValueError):
+        _Meeting(group, seconds, problem).hold()
 
 
 class _Buffer:
@@ -268,8 +276,8 @@ class _Arrival:
     Two, because a worker that stops says why in a message of its own behind the one that is under way.
     """
 
-    def __init__(self, group: Any, source: int, frame: int) -> None:
-        self._group, self._source = group, source
+    def __init__(self, gloo: Any, source: int, frame: int) -> None:
+        self._gloo, self._source = gloo, source
         self._posted: deque[tuple[Any, _Buffer]] = deque()
         self._read = _Buffer(frame)
         for _ in range(2):
@@ -278,7 +286,7 @@ class _Arrival:
     def _post(self, buffer: _Buffer) -> None:
         work: Any
         try:
-            work = self._group.recv([buffer.bytes], self._source, TAG)
+            work = self._gloo.recv([buffer.bytes], self._source, TAG)
         except RuntimeError:
             work = _Broken()  # what has arrived is still good
         self._posted.append((work, buffer))
@@ -294,6 +302,12 @@ class _Arrival:
         self._post(self._read)
         self._read = arrived
         return arrived.address
+
+    def hang_up(self) -> None:
+        """Closes the connection, as gloo does when a wait ends too late; nothing else ends the waits of other threads."""
+        for work, _ in self._posted:
+            with suppress(RuntimeError):
+                work.wait(timedelta(milliseconds=1))
 
 
 class _Broken:
@@ -362,8 +376,8 @@ class _Board:
     The store is in some process, and if that one is stopped, whoever asks it waits for as long: so a thread of its own asks.
     """
 
-    def __init__(self, group: Any, rank: int) -> None:
-        self._store = _store(group.group_name)
+    def __init__(self, store: Any, rank: int) -> None:
+        self._store = store
         self._rank = rank
         self._look: Future[str | None] | None = None  # since this worker waits
         self._clerk = _Clerk()

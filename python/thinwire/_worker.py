@@ -35,6 +35,11 @@ class Worker(_thinwire.Worker):
         ValueError
             If the state is of another rank, number of workers, or configuration, or not whole.
         """
+        self.check_state(state)
+        self._restore_state(state["config"], state["values"])
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises what :meth:`load_state_dict` would, by this worker alone and without a change. Of one that has met the others."""
         if state.get("format") != FORMAT or state.get("version") != VERSION:
             raise ValueError(f"not a state of a thinwire worker, version {VERSION}")
         place = (state["rank"], state["size"], list(state["hosts"]))
@@ -43,7 +48,7 @@ class Worker(_thinwire.Worker):
                 f"the state is of worker {state['rank']} of {state['size']} on hosts {state['hosts']}, this is worker "
                 f"{self.rank} of {self.size} on hosts {self.hosts}; with other workers go on from a checkpoint (save, resume)"
             )
-        self._restore_state(state["config"], state["values"])
+        self._check_state(state["config"], state["values"])
 
     def _state(self, empty: Any) -> dict[str, Any]:
         """The state in arrays that `empty(count, kind)` makes, `kind` being "f4" or "f8"."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,13 @@ A_YEAR = 366 * 24 * 3600.0  # seconds
 
 OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
 
-THEIRS = {"amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize"}
+ELSEWHERE = ("name", "groups")  # the engine's, which PyTorch says otherwise
+
+SPEED = {"foreach", "fused"}  # words of torch.optim.AdamW for how it is computed, which is ours to decide
+
+THEIRS = {"amsgrad", "capturable", "differentiable", "maximize"}  # and for what is; we have their defaults alone
+
+CHECKPOINT_HELPERS = "torch.distributed.checkpoint.state_dict"
 
 
 class _Compressed(Optimizer):
@@ -80,17 +87,17 @@ class _Compressed(Optimizer):
         """All that needs no other rank. The engine's configuration."""
         if init not in ("check", "broadcast"):
             raise ValueError(f'init = {init!r}: accepted: "check", "broadcast"')
-        for word in ("groups", "name"):
+        for word in ELSEWHERE:
             if word in config:
                 raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
-        for word in config.keys() & THEIRS:
-            raise ValueError(f"{word}: a word of torch.optim.AdamW that this optimizer does not have; leave it out")
+        config = _without_theirs(config)
         if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= A_YEAR:
             raise ValueError(f"deadline = {deadline!r}: accepted: seconds, more than 0, at most a year's")
         self._built = False
         super().__init__(params, defaults)
+        self._mark_state()
         for group in self.param_groups:
-            _check_numbers(group)
+            _check_group(group)
             group["betas"] = tuple(group["betas"])
         self._amp = self._off_schedule = False
         self._own: Tensor | None = None  # this rank's parameters, while others take their place
@@ -99,7 +106,7 @@ class _Compressed(Optimizer):
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
-        with guessing(*OURS):
+        with guessing(OURS, ELSEWHERE):
             _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
         self._wrappers = Wrappers(flat)
         self._flat = Flat(flat)
@@ -342,7 +349,13 @@ class _Compressed(Optimizer):
         RuntimeError
             If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
         """
+        if sys._getframe(1).f_globals.get("__name__") == CHECKPOINT_HELPERS:
+            raise RuntimeError(
+                "get_optimizer_state_dict would lose moments and residues: it keeps only what torch.optim.AdamW has. Accepted: "
+                "optimizer.state_dict() on every rank (torch.distributed.checkpoint.save takes it), or optimizer.save(dir)"
+            )
         state = super().state_dict()
+        state["state"] = {}
         types = {"f4": torch.float32, "f8": torch.float64}
         mine = self._worker._state(lambda count, kind: torch.empty(count, dtype=types[kind]))
         with self._training():
@@ -356,9 +369,34 @@ class _Compressed(Optimizer):
         Raises
         ------
         ValueError
-            If it holds no state of this rank among as many, or one of another configuration.
+            If it holds no state of this rank among as many, or one of another configuration. If one rank refuses its state, none loads.
         """
         self._check_own("load_state_dict()")
+        mine, problem = {}, None
+        try:
+            mine = self._mine_of(state_dict)
+        except (ValueError, KeyError, TypeError) as error:
+            problem = error
+        told = self._worker.gather(b"" if problem is None else f"{type(problem).__name__}: {problem}".encode())
+        if problem is not None:
+            raise problem
+        for worker, words in enumerate(told):
+            if words:
+                raise ValueError(f"worker {worker} could not load its state, so none has: {words.decode()}")
+        before = super().state_dict()
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self._mark_state()
+        try:
+            self._worker.load_state_dict(mine)
+        except Exception:
+            super().load_state_dict(before)  # what is refused has changed nothing
+            raise
+        with torch.no_grad():
+            self._flat.values.copy_(mine["params"])
+            self._flat.give_params()
+
+    def _mine_of(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """This rank's own part of a state, if it could go on from it."""
         states = state_dict.get("thinwire")
         if not isinstance(states, dict):
             raise ValueError(
@@ -376,16 +414,12 @@ class _Compressed(Optimizer):
             raise ValueError("the state has no params")
         if params.shape != self._flat.values.shape:
             raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
-        before = super().state_dict()
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        try:
-            self._worker.load_state_dict(mine)
-        except Exception:
-            super().load_state_dict(before)  # what is refused has changed nothing
-            raise
-        with torch.no_grad():
-            self._flat.values.copy_(params)
-            self._flat.give_params()
+        self._worker.check_state(mine)
+        return dict(mine)
+
+    def _mark_state(self) -> None:
+        """An optimizer without any state gets a step of ``torch.distributed.checkpoint``'s own, to make some."""
+        cast(dict[Any, Any], self.state)["thinwire"] = {"in": 'state_dict()["thinwire"]'}
 
     def _place(self) -> str:
         return f"rank-{self._worker.rank}-of-{self._worker.size}"
@@ -409,19 +443,42 @@ class _Compressed(Optimizer):
         self.__getstate__()
 
 
-def _check_numbers(group: dict[str, Any]) -> None:
-    """What the engine would refuse in words of its own."""
-    try:
-        lr = float(group["lr"])
-    except (TypeError, ValueError):
-        lr = math.nan
-    if not 0 <= lr < math.inf:
-        raise ValueError(f"lr = {group['lr']!r}: accepted: a number of at least 0")
+def _without_theirs(config: dict[str, Any]) -> dict[str, Any]:
+    """Without words of ``torch.optim.AdamW`` that ask for nothing we do not do."""
+    for word in config.keys() & THEIRS:
+        if config[word]:
+            raise ValueError(f"{word} = {config[word]!r}: torch.optim.AdamW has it, this optimizer does not; leave it out")
+    return {word: value for word, value in config.items() if word not in SPEED | THEIRS}
+
+
+def _check_group(group: dict[str, Any]) -> None:
+    """What the engine would refuse in words of its own, or would not see."""
+    lr = group["lr"]
+    if isinstance(lr, (bool, str)) or not _is_rate(lr):
+        raise ValueError(f"lr = {lr!r}: accepted: a number of at least 0")
     if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
         raise ValueError(f"betas = {group['betas']!r}: accepted: two numbers, from 0 to less than 1")
     for word in ("eps", "weight_decay"):
         if isinstance(group[word], bool) or not isinstance(group[word], (int, float)):
             raise ValueError(f"{word} = {group[word]!r}: accepted: a number of at least 0")
+    for word in _without_theirs(group).keys() - {"params", "lr", "betas", "eps", "weight_decay", *ELSEWHERE}:
+        if _is_engines(word):  # others are the program's own, such as a group's name
+            raise ValueError(f"{word}: a param group has lr and weight_decay of its own; {word} is the whole optimizer's, give it there")
+
+
+def _is_rate(lr: Any) -> bool:
+    try:
+        return 0 <= float(lr) < math.inf
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_engines(word: str) -> bool:
+    try:
+        _thinwire.resolve({"name": "adam", word: None})
+    except ValueError as error:
+        return "unknown field" not in str(error)
+    return True
 
 
 def _fixed(group: dict[str, Any]) -> dict[str, Any]:
@@ -434,8 +491,8 @@ def _in_a_crowd() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _connect(process_group: Any, deadline: float, problem: str | None = None) -> Any:
-    """The wire to the other ranks; None for one worker alone. They are told of a `problem` that keeps this rank from taking part."""
+def _has_others(process_group: Any) -> bool:
+    """Whether there is somebody to train with."""
     if not (dist.is_available() and dist.is_initialized()):
         if process_group is not None:
             raise ValueError("process_group: torch.distributed is not initialised")
@@ -444,24 +501,32 @@ def _connect(process_group: Any, deadline: float, problem: str | None = None) ->
                 f"this is one of {os.environ['WORLD_SIZE']} processes, by the environment (torchrun), and would train alone: "
                 "call torch.distributed.init_process_group() before the optimizer is built"
             )
-        return None
+        return False
     if dist.get_rank(process_group) < 0:
         raise ValueError("process_group: this process is not in it")
     if dist.get_world_size(process_group) == 1:
-        return None
+        return False
     if not dist.is_gloo_available():
         raise RuntimeError("this PyTorch has no gloo backend, over which the optimizer's messages go")
+    return True
+
+
+def _connect(process_group: Any, deadline: float) -> Any:
+    """The wire to the other ranks; None for one worker alone."""
+    if not _has_others(process_group):
+        return None
     from ._wire import Wire
 
-    return Wire(process_group, deadline, problem)
+    return Wire(process_group, deadline)
 
 
 def _tell_others(process_group: Any, error: Exception) -> None:
     """They would wait for this rank until the deadline."""
     try:
-        wire = _connect(process_group, TELLING, f"{type(error).__name__}: {error}")
-        if wire is not None:
-            wire.close()
+        if _has_others(process_group):
+            from ._wire import tell
+
+            tell(process_group, f"{type(error).__name__}: {error}", TELLING)
     except Exception:  # this rank's own error is the one to see
         log.debug("the other ranks could not be told", exc_info=True)
 

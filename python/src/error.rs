@@ -12,9 +12,11 @@ pub fn to_python(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Config { .. } | Error::ConfigSyntax(_) | Error::Length { .. } => PyValueError::new_err(text),
-        Error::Disagreement { field, .. } if field.contains("digest") && !field.contains("to start from") => PyValueError::new_err(format!(
-            "{text} (the parameters, or lr now or at an earlier step, are not the same on both)"
-        )),
+        Error::Disagreement { field, .. } if field.contains("digest") && !field.contains("to start from") => {
+            PyValueError::new_err(format!(
+                "{text} (the parameters, or lr now or at an earlier step, are not the same on both)"
+            ))
+        }
         Error::Disagreement { .. } => PyValueError::new_err(text),
         Error::Checkpoint { path, .. } if !path.exists() => {
             PyFileNotFoundError::new_err(format!("checkpoint {}: there is no such folder", path.display()))

@@ -9,7 +9,7 @@
 //! - `sign` is idempotent: C(C(z)) = C(z), to the bit;
 //! - a value that is not finite is an error, never a payload; any bytes decode to finite values or are an error, never a panic.
 //!
-//! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/laws.rs`.
+//! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/laws/codecs.rs`.
 
 mod cast;
 mod levels;

@@ -7,45 +7,20 @@
 //! twin            C(z) is what tests/common/oracle.rs says, in f64
 //! ```
 //!
-//! What is not finite is refused, never sent; bytes decode to finite values or to an error, never to a panic.
-//! A new codec joins by one line in [`table`], and `every_codec_is_in_the_table` fails until it has.
+//! A new codec joins by one line in [`codecs::table`], and `every_codec_is_in_the_table` fails until it has.
 
-#[path = "common/oracle.rs"]
+mod codecs;
+mod hostile;
+#[path = "../common/oracle.rs"]
 mod oracle;
 
-use oracle::Quantizer;
-use proptest::collection::vec;
-use proptest::num::f32::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
+use codecs::*;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
-use proptest::test_runner::TestRunner;
-use thinwire::codec::{Codec, CodecName, Fault, MAX_BLOCK, Sign, TOGETHER};
+use proptest::sample::Index;
+use thinwire::codec::{Codec, CodecName, Fault, Sign, TOGETHER};
 use thinwire::kernel::{bf16, streaming};
 use thinwire::residue::Owed;
 use thinwire::{Floats, codec};
-
-/// Every codec, and the slow quantizer it must equal.
-fn table() -> Vec<(CodecName, Quantizer)> {
-    let mut table = vec![
-        (CodecName::Sign, Quantizer::Sign),
-        (CodecName::Bf16, Quantizer::Bf16),
-        (CodecName::F16, Quantizer::F16),
-        (CodecName::F32, Quantizer::F32),
-    ];
-    let part = |k: u32| (CodecName::TopK(k), Quantizer::TopK(f64::from(k) / 1e6));
-    table.extend((2..=8).map(|bits| (CodecName::Uniform(bits), Quantizer::Uniform(bits.into()))));
-    table.extend((2..=6).map(|bits| (CodecName::Power2(bits), Quantizer::Power2(bits.into()))));
-    table.extend([1, 10_000, 70_000, 500_000, 1_000_000].map(part));
-    table
-}
-
-fn is_cast(name: CodecName) -> bool {
-    matches!(name, CodecName::Bf16 | CodecName::F16 | CodecName::F32)
-}
-
-fn has_scale(name: CodecName) -> bool {
-    matches!(name, CodecName::Sign | CodecName::Uniform(_) | CodecName::Power2(_))
-}
 
 /// Whichever numbers they have; of topk some parts will do.
 #[test]
@@ -58,138 +33,6 @@ fn every_codec_is_in_the_table() {
         };
         assert!(table().iter().any(is_it), "{name} is not");
     }
-}
-
-// The values.
-
-fn ordinary() -> impl Strategy<Value = f32> + Clone {
-    -1.0f32..1.0
-}
-
-fn finite() -> impl Strategy<Value = f32> + Clone {
-    NORMAL | SUBNORMAL | ZERO | POSITIVE | NEGATIVE
-}
-
-/// Also a few steps of the smallest number, where rounding is coarsest.
-fn denormal() -> impl Strategy<Value = f32> + Clone {
-    let smallest = (-9i32..=9).prop_map(|steps| f32::from_bits(1) * steps as f32);
-    prop_oneof![smallest, SUBNORMAL | POSITIVE | NEGATIVE]
-}
-
-fn huge() -> impl Strategy<Value = f32> + Clone {
-    prop_oneof![Just(f32::MAX), Just(f32::MIN), 1e38f32..f32::MAX, f32::MIN..-1e38]
-}
-
-fn zero() -> impl Strategy<Value = f32> + Clone {
-    select(&[0.0f32, -0.0][..])
-}
-
-fn mixed() -> impl Strategy<Value = f32> + Clone {
-    prop_oneof![8 => ordinary(), 2 => zero(), 1 => denormal(), 1 => huge(), 1 => finite()]
-}
-
-/// Mostly zeros.
-fn sparse(value: impl Strategy<Value = f32> + Clone) -> impl Strategy<Value = f32> + Clone {
-    prop_oneof![9 => zero(), 1 => value]
-}
-
-fn between_sixteenth_and_sixteen() -> impl Strategy<Value = f32> + Clone {
-    prop_oneof![8 => 0.0625f32..16.0, 8 => -16.0f32..-0.0625, 1 => zero()]
-}
-
-fn not_finite() -> impl Strategy<Value = f32> + Clone {
-    let signalling = f32::from_bits(0x7f80_0001);
-    select(vec![f32::NAN, -f32::NAN, signalling, f32::INFINITY, f32::NEG_INFINITY])
-}
-
-/// Short ones as often as long ones.
-fn vector_of<T: Strategy + Clone>(value: T) -> impl Strategy<Value = Vec<T::Value>> {
-    prop_oneof![vec(value.clone(), 0..=20), vec(value, 0..=5000)]
-}
-
-/// Of one kind of value, or of all kinds at once.
-fn vector() -> impl Strategy<Value = Vec<f32>> {
-    prop_oneof![
-        vector_of(ordinary()),
-        vector_of(finite()),
-        vector_of(denormal()),
-        vector_of(huge()),
-        vector_of(zero()),
-        vector_of(mixed()),
-        vector_of(sparse(mixed())),
-        vector_of(sparse(denormal())),
-    ]
-}
-
-fn block_size() -> impl Strategy<Value = usize> {
-    select(&[1, 7, 37, 512, MAX_BLOCK][..])
-}
-
-/// The blocks of `x` as the engine cuts them, and an empty one.
-fn blocks(x: &[f32], size: usize) -> impl Iterator<Item = &[f32]> {
-    x.chunks(size).chain([&x[..0]])
-}
-
-// The codecs as functions.
-
-/// The bytes of `z`, whatever was in their place.
-fn encoded(codec: &dyn Codec, z: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0xa5; codec.encoded_len(z.len())];
-    codec.encode(z, &mut bytes).expect("finite values");
-    bytes
-}
-
-/// What `bytes` stand for, whatever was in their place.
-fn decoded(codec: &dyn Codec, bytes: &[u8], count: usize) -> Result<Vec<f32>, Fault> {
-    let mut out = vec![7.0; count];
-    codec.decode(bytes, &mut out).map(|()| out)
-}
-
-/// C(z).
-fn coded(codec: &dyn Codec, z: &[f32]) -> Vec<f32> {
-    decoded(codec, &encoded(codec, z), z.len()).expect("what the codec wrote")
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
-fn widen(x: &[f32]) -> Vec<f64> {
-    x.iter().copied().map(f64::from).collect()
-}
-
-fn zip<T: Copy, U>(a: &[T], b: &[T], f: impl Fn(T, T) -> U) -> Vec<U> {
-    a.iter().zip(b).map(|(a, b)| f(*a, *b)).collect()
-}
-
-/// ‖x‖².
-fn square(x: &[f64]) -> f64 {
-    x.iter().map(|x| x * x).sum()
-}
-
-fn times(c: f32, x: &[f32]) -> Vec<f32> {
-    x.iter().map(|x| c * x).collect()
-}
-
-type Holds = Result<(), TestCaseError>;
-
-/// Holds `law` against inputs of every kind.
-fn hold<T: Strategy>(inputs: T, law: impl Fn(T::Value) -> Holds) {
-    let config =
-        ProptestConfig { cases: 64, max_shrink_iters: 10_000, failure_persistence: None, ..ProptestConfig::default() };
-    TestRunner::new(config).run(&inputs, law).unwrap_or_else(|failed| panic!("{failed}"));
-}
-
-/// Holds `law` against every codec.
-fn for_codecs(law: impl Fn(CodecName, &dyn Codec) -> Holds) -> Holds {
-    table().into_iter().try_for_each(|(name, _)| law(name, &*name.codec()))
-}
-
-/// Holds `law` against every codec and every block of every kind of vector.
-fn for_blocks(law: impl Fn(CodecName, &dyn Codec, &[f32]) -> Holds) {
-    hold((vector(), block_size()), |(x, size)| {
-        for_codecs(|name, codec| blocks(&x, size).try_for_each(|z| law(name, codec, z)))
-    });
 }
 
 #[test]
@@ -452,148 +295,6 @@ fn sign_is_idempotent_to_the_bit() {
             let once = coded(&*codec, z);
             prop_assert_eq!(bits(&coded(&*codec, &once)), bits(&once), "{:?}", z);
         }
-        Ok(())
-    });
-}
-
-// What is not finite.
-
-#[test]
-fn what_is_not_finite_is_refused() {
-    hold((vec(ordinary(), 1..600), any::<Index>(), not_finite()), |(x, place, poison)| {
-        let place = place.index(x.len());
-        let with = |value| x.iter().enumerate().map(|(k, x)| if k == place { value } else { *x }).collect::<Vec<_>>();
-        for_codecs(|name, codec| {
-            let bytes = &mut vec![0; codec.encoded_len(x.len())];
-            prop_assert_eq!(codec.encode(&with(poison), bytes), Err(Fault::NotFinite), "{}", name);
-            for (x, e) in [(poison, 0.0), (0.0, poison), (f32::MAX, f32::MAX), (f32::MIN, f32::MIN)] {
-                let refused = codec.encode_with(&with(x), &mut with(e), bytes);
-                prop_assert_eq!(refused, Err(Fault::NotFinite), "{}: {} + {} at {}", name, x, e, place);
-            }
-            Ok(())
-        })
-    });
-}
-
-// Hostile bytes.
-
-/// Decoding ends in finite values or in an error, the same both ways.
-fn decodes_or_not(name: CodecName, codec: &dyn Codec, bytes: &[u8], count: usize) -> Holds {
-    let (values, mut sum) = (decoded(codec, bytes, count), vec![0.0; count]);
-    let added = codec.decode_add(bytes, &mut sum);
-    prop_assert_eq!(added.is_ok(), values.is_ok(), "{} reads {:?} in two ways", name, bytes);
-    let finite = values.unwrap_or_default().iter().all(|value| value.is_finite());
-    prop_assert!(finite, "{name} reads {bytes:?} as a value that is not finite");
-    Ok(())
-}
-
-#[test]
-fn any_bytes_decode_to_finite_values_or_not_at_all() {
-    const MOST: usize = 600;
-    hold((vec(any::<u8>(), 6 * MOST), 0..=MOST), |(bytes, count)| {
-        for_codecs(|name, codec| decodes_or_not(name, codec, &bytes[..codec.encoded_len(count)], count))
-    });
-}
-
-#[test]
-fn any_bytes_of_many_blocks_decode_as_they_do_one_by_one_or_not_at_all() {
-    const MOST: usize = 600;
-    hold((vec(any::<u8>(), 16 * MOST), 0..=MOST, block_size()), |(bytes, count, size)| {
-        for_codecs(|name, codec| {
-            let bytes = &bytes[..codec::encoded_len(codec, size, count)];
-            let blocks = bytes.chunks(codec.encoded_len(size));
-            let counts = (0..count).step_by(size).map(|from| size.min(count - from));
-            let want =
-                blocks.zip(counts).map(|(bytes, count)| decoded(codec, bytes, count)).collect::<Result<Vec<_>, _>>();
-            let want = want.map(|blocks| bits(&blocks.concat()));
-            let read = |decode: &dyn Fn(&mut Floats) -> Result<(), Fault>| {
-                let mut out = Floats::copied(&vec![7.0; count]);
-                decode(&mut out).map(|()| bits(&out))
-            };
-            let at_once = read(&|out| codec.decode_blocks(size, bytes, out));
-            let past_the_caches = read(&|out| streaming(|stream| codec.decode_streaming(size, bytes, out, stream)));
-            prop_assert_eq!(format!("{:?}", at_once), format!("{:?}", want), "{}", name);
-            prop_assert_eq!(format!("{:?}", past_the_caches), format!("{:?}", want), "{}, past the caches", name);
-            let added = read(&|out| codec.add_up(size, &[bytes], true, 1.0, out).map_err(|(_, fault)| fault));
-            prop_assert_eq!(added.is_ok(), want.is_ok(), "{}, added", name);
-            Ok(())
-        })
-    });
-}
-
-#[test]
-fn a_changed_byte_decodes_to_finite_values_or_not_at_all() {
-    hold((vec(mixed(), 1..80), 1u8..), |(z, flip)| {
-        for_codecs(|name, codec| {
-            let mut bytes = encoded(codec, &z);
-            (0..bytes.len()).try_for_each(|place| {
-                bytes[place] ^= flip;
-                decodes_or_not(name, codec, &bytes, z.len())?;
-                bytes[place] ^= flip;
-                Ok(())
-            })
-        })
-    });
-}
-
-#[test]
-fn a_wrong_length_is_refused() {
-    hold((vec(ordinary(), 0..100), 1..20usize), |(z, longer)| {
-        for_codecs(|name, codec| {
-            let (count, expected) = (z.len(), codec.encoded_len(z.len()));
-            let bytes = [encoded(codec, &z), vec![0; longer]].concat();
-            (0..=bytes.len()).filter(|got| *got != expected).try_for_each(|got| {
-                let (fault, room) = (Err(Fault::Length { count, expected, got }), &mut vec![0.0; count]);
-                prop_assert_eq!(codec.decode(&bytes[..got], room), fault, "{}", name);
-                prop_assert_eq!(codec.decode_add(&bytes[..got], room), fault, "{}", name);
-                Ok(())
-            })
-        })
-    });
-}
-
-#[test]
-fn a_scale_is_finite_and_not_negative() {
-    let bad_scale = prop_oneof![not_finite(), f32::MIN..-1e-45, Just(-0.0)];
-    hold((vec(ordinary(), 1..100), bad_scale), |(z, scale)| {
-        for (name, _) in table().into_iter().filter(|(name, _)| has_scale(*name)) {
-            let mut bytes = encoded(&*name.codec(), &z);
-            bytes[..4].copy_from_slice(&scale.to_le_bytes());
-            let refused = decoded(&*name.codec(), &bytes, z.len());
-            prop_assert!(matches!(refused, Err(Fault::Scale(_))), "{name} takes the scale {scale}: {refused:?}");
-        }
-        Ok(())
-    });
-}
-
-/// Of the places 0, 2, 4 … one is replaced.
-#[test]
-fn topk_takes_rising_places_inside_its_block() {
-    let codec = CodecName::TopK(500_000).codec();
-    hold((2..=200usize, any::<Index>(), prop_oneof![0..300u16, any::<u16>()]), |(count, at, place)| {
-        let mut places = (0..count as u16).step_by(2).collect::<Vec<_>>();
-        *at.get_mut(&mut places) = place;
-        let fits = places.is_sorted_by(|a, b| a < b) && places.iter().all(|place| usize::from(*place) < count);
-        let indices = places.iter().flat_map(|place| place.to_le_bytes());
-        let bytes = indices.chain(vec![0; 4 * places.len()]).collect::<Vec<_>>();
-        match decoded(&*codec, &bytes, count) {
-            Ok(_) => prop_assert!(fits, "{places:?} are places of {count}"),
-            Err(fault) => prop_assert!(!fits && matches!(fault, Fault::Index { .. }), "{places:?} of {count}: {fault}"),
-        }
-        Ok(())
-    });
-}
-
-#[test]
-fn uniform_has_no_code_past_its_grid() {
-    hold((vec(ordinary(), 1..100), 2u8..=8, any::<Index>()), |(z, width, place)| {
-        let codec = CodecName::Uniform(width).codec();
-        let (mut bytes, first) = (encoded(&*codec, &z), place.index(z.len()) * usize::from(width));
-        for bit in first..first + usize::from(width) {
-            bytes[4 + bit / 8] |= 1 << (bit % 8);
-        }
-        let code = u8::MAX >> (8 - width); // all ones
-        prop_assert_eq!(decoded(&*codec, &bytes, z.len()), Err(Fault::Code { code, largest: code - 1 }));
         Ok(())
     });
 }

@@ -18,9 +18,7 @@ pub fn to_python(error: Error) -> PyErr {
             ))
         }
         Error::Disagreement { .. } => PyValueError::new_err(text),
-        Error::Checkpoint { path, .. } if !path.exists() => {
-            PyFileNotFoundError::new_err(format!("checkpoint {}: there is no such folder", path.display()))
-        }
+        Error::Checkpoint { path, .. } if !path.exists() => PyFileNotFoundError::new_err(text),
         Error::Checkpoint { .. } => PyValueError::new_err(text),
         Error::NotFinite { .. } => PyFloatingPointError::new_err(format!(
             "{text}; nothing has moved. Other ranks, if there are any, end here too: all go on from a checkpoint. \

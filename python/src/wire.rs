@@ -100,7 +100,9 @@ impl Collective for Wire {
         let mut prefix = &(message.len() as u64).to_le_bytes()[..];
         let mut rest = message;
         while !prefix.is_empty() || !rest.is_empty() {
-            let address = self.call(during, |wire| wire.call_method1("room", (to, during))?.extract::<usize>())?;
+            let continues = prefix.is_empty();
+            let room = |wire: &Bound<'_, PyAny>| wire.call_method1("room", (to, during, continues))?.extract::<usize>();
+            let address = self.call(during, room)?;
             let (now, later) = rest.split_at(rest.len().min(self.frame - prefix.len()));
             copy_to(address, prefix);
             copy_to(address + prefix.len(), now);

@@ -218,9 +218,8 @@ impl Worker {
         if waiting { Ok(()) } else { self.found(py, from).map(drop) }
     }
 
-    /// Goes on from the state in `from`, which this rank of as many workers had under `config`; all workers together.
-    fn _restore_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
-        self.check_config(config)?;
+    /// Goes on from the state in `from`, which was checked; all workers together.
+    fn _restore_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.meet(py, None)?;
         let found = self.found(py, from)?;
         let mut params = vec![0.0; self.parameters]; // the caller's own are not touched

@@ -247,6 +247,29 @@ def test_a_gradient_that_is_not_finite_is_named_everywhere():
         assert "worker 1 has a gradient that is infinite or NaN at step 3" in str(error)
 
 
+def steps_later(rank, folder):
+    model = tiny_gpt()
+    optimizer = thinwire.AdamW(model.parameters())
+    optimizer.zero_grad()
+    model.loss(0).backward()
+    if rank == 1:
+        model.head.weight.grad[0, 0] = float("nan")
+    else:
+        until(folder / "gone")
+    try:
+        optimizer.step()
+    except FloatingPointError as error:
+        del optimizer
+        gc.collect()
+        (folder / "gone").touch()
+        return str(error)
+
+
+def test_who_comes_when_a_rank_has_gone_hears_why(tmp_path):
+    first, second = ranks.run(2, steps_later, tmp_path)
+    assert first == second and "worker 1 has a gradient that is infinite or NaN" in first
+
+
 def left_out(rank):
     """What is logged on this rank."""
     lines, handler = [], logging.Handler()

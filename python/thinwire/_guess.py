@@ -23,9 +23,11 @@ def guessing(own: tuple[str, ...] = (), elsewhere: tuple[str, ...] = ()) -> Iter
     except ValueError as error:
         text = re.sub(r"expected (\w+)$", lambda found: f"expected {TYPES.get(found[1], found[1])}", str(error))
         if "unknown field" not in text and "unknown variant" not in text:
+            if text == str(error):
+                raise
             raise ValueError(text) from None
         unknown, *accepted = re.findall("`([^`]+)`", text)
-        is_keyword = text.startswith(f"{unknown}: ")  # and none of the words in its value
+        is_keyword = text.startswith(f"{unknown}: unknown field")  # and none of the words in its value
         if is_keyword:
             accepted = sorted({*accepted, *own} - {*elsewhere})
         near = difflib.get_close_matches(unknown, accepted, 1) or [word for word in accepted if unknown in word.split("_")]

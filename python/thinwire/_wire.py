@@ -50,6 +50,8 @@ class Wire:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         met = _Meeting(group, deadline).hold()
         self.hosts = [met.hosts.index(host) for host in met.hosts]
+        self._name = met.name
+        _left.pop(self._name, None)
         # Made by hand: torch.distributed would keep a group of its own for the rest of the program, connections and all.
         began = time.monotonic()
         try:
@@ -68,6 +70,7 @@ class Wire:
         self._most = 0
         self._frame = 0
         self._farewell = min(deadline, FAREWELL)
+        self._failed = False
         _open.add(self)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -91,32 +94,30 @@ class Wire:
             if worker != self.rank:
                 self._arrivals[worker] = _Arrival(self._gloo, worker, frame)
 
-    def room(self, to: int, during: str) -> int:
-        """The address of a buffer for the next frame to worker `to`."""
+    def room(self, to: int, during: str, continues: bool) -> int:
+        """The address of a buffer for the next frame to worker `to`, of a new message or of one that `continues`."""
         flights, last = self._flights[to], during == "abort"
         if last:
-            self._farewell = min(self.deadline, LAST_WORDS)
-        if last or len(flights) < self._most:
+            self._failed, self._farewell = True, min(self.deadline, LAST_WORDS)
+        if last or continues or len(flights) < self._most:
             buffer = _Buffer(self._frame)
         else:
-            # The protocol has it that so old a message was received, or is awaited by the receiver's thread: this does not wait.
+            # The protocol has it that so old a message was received: this does not wait.
             work, buffer = flights.popleft()
-            try:
+            with suppress(RuntimeError):
                 work.wait(timedelta(seconds=self.deadline))
-            except RuntimeError as error:
-                raise self._board.gone(to) from error
         self._lent[to] = buffer
         return buffer.address
 
     def send(self, to: int, length: int) -> None:
-        """Sends the first `length` bytes of that buffer; does not wait for the receiver."""
+        """Sends the first `length` bytes of that buffer; does not wait for the receiver.
+
+        If it is gone, that is for who receives from it to find: it may have said why, and that has arrived.
+        """
         buffer = self._lent[to]
         assert buffer is not None
-        try:
-            work = self._gloo.send([buffer.bytes[:length]], to, TAG)
-        except RuntimeError as error:
-            raise self._board.gone(to) from error
-        self._flights[to].append((work, buffer))
+        with suppress(RuntimeError):
+            self._flights[to].append((self._gloo.send([buffer.bytes[:length]], to, TAG), buffer))
 
     def receive(self, source: int, during: str) -> int:
         """Waits for the next frame of worker `source`; returns its address, good until the next."""
@@ -126,17 +127,24 @@ class Wire:
         return arrival.take()
 
     def close(self) -> None:
-        """Lets messages leave that are still under way, and hangs up."""
+        """Lets messages leave that are still under way, and ends the threads.
+
+        Connections stay as they are until the workers meet again, or the program ends: what left here may not have arrived, and would
+        be lost if the receiver had something to say meanwhile. After an error they are closed: what the thread waits for may never come.
+        """
         if self not in _open:
             return
         _open.discard(self)
         give_up = time.monotonic() + self._farewell
         # At its end Python, from 3.12 on, starts no threads: this must do without another.
-        leaves = _leaves if self._waiter.waits else self._waiter.wait
+        leaves = _leaves if self._waiter.is_busy else self._waiter.wait
         all(leaves(work, give_up) for flights in self._flights for work, _ in flights)
-        for arrival in self._arrivals:
-            if arrival is not None:
-                arrival.hang_up()
+        if self._failed or self._waiter.is_busy:
+            for arrival in self._arrivals:
+                if arrival is not None:
+                    arrival.hang_up()
+        else:
+            _left.setdefault(self._name, []).append((self._gloo, self._flights, self._arrivals))
         self._waiter.end()
         self._board.close()
 
@@ -149,18 +157,21 @@ class Wire:
         while (end := self._waiter.poll(GLANCE)) is None:
             now = time.monotonic()
             if now - since >= self.deadline:
+                self._failed = True
                 raise self._board.silent(source)
             if now - since >= min(PATIENCE, self.deadline / 4) and now >= glance:
                 glance = now + STORE_GLANCE
                 self._board.waits_for(source)
         self._board.waits_no_more()
         if isinstance(end, BaseException):
+            self._failed = True
             raise self._board.gone(source) from end
 
 
 class _Met(NamedTuple):
     """What the workers have after a meeting."""
 
+    name: str  # of the group
     hosts: list[str]  # of each
     store: Any  # theirs alone, and of this meeting
 
@@ -177,8 +188,9 @@ class _Meeting:
     FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": ValueError}
 
     def __init__(self, group: Any, deadline: float, problem: str | None = None) -> None:
-        self._name = cast(Any, dist.group.WORLD if group is None else group).group_name
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        # With its size, for a store may outlive the groups of one name.
+        self._name = f"{cast(Any, dist.group.WORLD if group is None else group).group_name}/{self._size}"
         self._deadline, self._problem = deadline, problem
         self._give_up = time.monotonic() + deadline
         self._number = 0  # of the meeting; none yet
@@ -192,8 +204,10 @@ class _Meeting:
                 time.sleep(GLANCE)
             if end == self.MET:
                 return cast(_Met, self._ask(self._met))
-            while self._problem is not None and not self._ask(self._all_heard):
-                time.sleep(GLANCE)  # the store may end with this process
+            # The store may end with this process: who has a problem lets all come and hear it, the others those that wait.
+            until = self._give_up if self._problem is not None else time.monotonic() + ANSWER
+            while time.monotonic() < until and not self._ask(self._all_heard):
+                time.sleep(GLANCE)
         except BaseException:  # Ctrl-C
             self._clerk.ask(self._leave, None)  # waits: the process may end next
             raise
@@ -236,11 +250,11 @@ class _Meeting:
         return end
 
     def _all_heard(self) -> bool:
-        return time.monotonic() >= self._give_up or self._store.add(f"heard/{self._number}", 0) == self._size
+        return cast(bool, self._store.add(f"heard/{self._number}", 0) == self._size)
 
     def _met(self) -> _Met:
         hosts = [self._store.get(f"host/{self._number}/{worker}").decode() for worker in range(self._size)]
-        return _Met(hosts, _store(f"{self._name}/{self._number}"))
+        return _Met(self._name, hosts, _store(f"{self._name}/{self._number}"))
 
     def _reason(self) -> str:
         absent = [worker for worker in range(self._size) if self._store.add(f"come/{worker}", 0) < self._number]
@@ -304,7 +318,7 @@ class _Arrival:
         return arrived.address
 
     def hang_up(self) -> None:
-        """Closes the connection, as gloo does when a wait ends too late; nothing else ends the waits of other threads."""
+        """Closes the connections, as gloo does when a wait ends too late; nothing else ends the waits of other threads."""
         for work, _ in self._posted:
             with suppress(RuntimeError):
                 work.wait(timedelta(milliseconds=1))
@@ -323,7 +337,7 @@ class _Waiter:
     def __init__(self) -> None:
         self._works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.waits = False
+        self._waits = False
         self._thread = threading.Thread(target=self._run, args=(self._works, self._ends), name="thinwire", daemon=True)
         self._thread.start()
 
@@ -336,8 +350,13 @@ class _Waiter:
             except BaseException as error:
                 ends.put(error)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it waits for something, or for whoever asks."""
+        return self._waits or self._thread is threading.current_thread()  # where a wire may be collected
+
     def start(self, work: Any) -> None:
-        self.waits = True
+        self._waits = True
         self._works.put(work)
 
     def poll(self, seconds: float) -> Any:
@@ -346,7 +365,7 @@ class _Waiter:
             end = self._ends.get(timeout=seconds)
         except queue.Empty:
             return None
-        self.waits = False
+        self._waits = False
         return end
 
     def wait(self, work: Any, give_up: float) -> bool:
@@ -355,10 +374,10 @@ class _Waiter:
         return self.poll(max(give_up - time.monotonic(), 0.001)) is not None
 
     def end(self) -> None:
-        """Ends the thread, unless it still waits: Python's end must not meet it on its way out."""
+        """Ends the thread: Python's end must not meet it on its way out."""
         self._works.put(None)
-        if self._thread is not threading.current_thread():  # where a wire may be collected
-            self._thread.join(GLANCE if self.waits else FAREWELL)
+        if self._thread is not threading.current_thread():
+            self._thread.join(FAREWELL)
 
 
 def _leaves(work: Any, give_up: float) -> bool:
@@ -477,6 +496,8 @@ def _error(found: str) -> ConnectionError | TimeoutError:
 
 
 _open: weakref.WeakSet[Wire] = weakref.WeakSet()
+_left: dict[str, list[Any]] = {}  # of each group, what was closed since its workers met last
+_inherited: list[Any] = []
 
 
 @atexit.register
@@ -484,3 +505,14 @@ def _close_all() -> None:
     """The last messages of a run must leave before its process does."""
     for wire in list(_open):
         wire.close()
+
+
+def _leave_to_the_parent() -> None:
+    """A process that was forked, as for a DataLoader, has its parent's connections: to close them here would break them there."""
+    _inherited.extend([*_open, *_left.values()])
+    _open.clear()
+    _left.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

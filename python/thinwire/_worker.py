@@ -35,11 +35,12 @@ class Worker(_thinwire.Worker):
         ValueError
             If the state is of another rank, number of workers, or configuration, or not whole.
         """
-        self.check_state(state)
-        self._restore_state(state["config"], state["values"])
+        self._check(state)
+        self._restore_state(state["values"])
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raises what :meth:`load_state_dict` would, by this worker alone and without a change. Of one that has met the others."""
+    def _check(self, state: dict[str, Any]) -> None:
+        """Raises what :meth:`load_state_dict` would, by this worker alone and without a change. One that has not met the others yet
+        does not know how long vectors have to be."""
         if state.get("format") != FORMAT or state.get("version") != VERSION:
             raise ValueError(f"not a state of a thinwire worker, version {VERSION}")
         place = (state["rank"], state["size"], list(state["hosts"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import numbers
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ class _Compressed(Optimizer):
         **config: Any,
     ) -> None:
         try:
+            _check_folder(resume)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
             _tell_others(process_group, error)
@@ -235,6 +237,11 @@ class _Compressed(Optimizer):
         """Refuses what the engine was not told when it was built."""
         self._check_own("step()")
         self._wrappers.check_step()
+        self._check_fixed()
+        if any(not param.requires_grad for param in self._flat.params) or any(p.requires_grad for p in self._frozen):
+            raise RuntimeError("requires_grad of a parameter changed after the optimizer was built; build the optimizer anew")
+
+    def _check_fixed(self) -> None:
         for group, then in zip(self.param_groups, self._fixed, strict=True):
             now = _fixed(group)
             if now != then:
@@ -243,8 +250,6 @@ class _Compressed(Optimizer):
                     f"{word} was {then[word]} when the optimizer was built, and is {now[word]} now; only lr may change "
                     "(OneCycleLR and CyclicLR: cycle_momentum=False)"
                 )
-        if any(not param.requires_grad for param in self._flat.params) or any(p.requires_grad for p in self._frozen):
-            raise RuntimeError("requires_grad of a parameter changed after the optimizer was built; build the optimizer anew")
 
     def sync(self) -> None:
         """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together."""
@@ -349,7 +354,7 @@ class _Compressed(Optimizer):
         RuntimeError
             If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
         """
-        if sys._getframe(1).f_globals.get("__name__") == CHECKPOINT_HELPERS:
+        if _is_asked_by(CHECKPOINT_HELPERS):
             raise RuntimeError(
                 "get_optimizer_state_dict would lose moments and residues: it keeps only what torch.optim.AdamW has. Accepted: "
                 "optimizer.state_dict() on every rank (torch.distributed.checkpoint.save takes it), or optimizer.save(dir)"
@@ -372,25 +377,26 @@ class _Compressed(Optimizer):
             If it holds no state of this rank among as many, or one of another configuration. If one rank refuses its state, none loads.
         """
         self._check_own("load_state_dict()")
-        mine, problem = {}, None
+        before, mine, problem = super().state_dict(), {}, None
         try:
             mine = self._mine_of(state_dict)
-        except (ValueError, KeyError, TypeError) as error:
+            super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+            self._check_fixed()
+        except Exception as error:  # whatever it is, the others must not wait for this rank
             problem = error
-        told = self._worker.gather(b"" if problem is None else f"{type(problem).__name__}: {problem}".encode())
-        if problem is not None:
-            raise problem
-        for worker, words in enumerate(told):
-            if words:
-                raise ValueError(f"worker {worker} could not load its state, so none has: {words.decode()}")
-        before = super().state_dict()
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._mark_state()
         try:
+            told = self._worker.gather(b"" if problem is None else f"{type(problem).__name__}: {problem}".encode())
+            if problem is not None:
+                raise problem
+            for worker, words in enumerate(told):
+                if words:
+                    raise ValueError(f"worker {worker} could not load its state, so none has: {words.decode()}")
             self._worker.load_state_dict(mine)
-        except Exception:
+        except BaseException:
             super().load_state_dict(before)  # what is refused has changed nothing
             raise
+        finally:
+            self._mark_state()
         with torch.no_grad():
             self._flat.values.copy_(mine["params"])
             self._flat.give_params()
@@ -414,7 +420,7 @@ class _Compressed(Optimizer):
             raise ValueError("the state has no params")
         if params.shape != self._flat.values.shape:
             raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
-        self._worker.check_state(mine)
+        self._worker._check(mine)
         return dict(mine)
 
     def _mark_state(self) -> None:
@@ -443,6 +449,15 @@ class _Compressed(Optimizer):
         self.__getstate__()
 
 
+def _check_folder(resume: Any) -> None:
+    if resume is None:
+        return
+    if not isinstance(resume, (str, os.PathLike)):
+        raise TypeError(f"resume = {resume!r}: accepted: the path of a folder")
+    if not os.path.isdir(resume):
+        raise FileNotFoundError(f"resume = {os.fspath(resume)!r}: there is no such folder")
+
+
 def _without_theirs(config: dict[str, Any]) -> dict[str, Any]:
     """Without words of ``torch.optim.AdamW`` that ask for nothing we do not do."""
     for word in config.keys() & THEIRS:
@@ -453,24 +468,20 @@ def _without_theirs(config: dict[str, Any]) -> dict[str, Any]:
 
 def _check_group(group: dict[str, Any]) -> None:
     """What the engine would refuse in words of its own, or would not see."""
-    lr = group["lr"]
-    if isinstance(lr, (bool, str)) or not _is_rate(lr):
-        raise ValueError(f"lr = {lr!r}: accepted: a number of at least 0")
+    if not _is_rate(group["lr"]):
+        raise ValueError(f"lr = {group['lr']!r}: accepted: a number of at least 0")
     if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
         raise ValueError(f"betas = {group['betas']!r}: accepted: two numbers, from 0 to less than 1")
     for word in ("eps", "weight_decay"):
         if isinstance(group[word], bool) or not isinstance(group[word], (int, float)):
             raise ValueError(f"{word} = {group[word]!r}: accepted: a number of at least 0")
     for word in _without_theirs(group).keys() - {"params", "lr", "betas", "eps", "weight_decay", *ELSEWHERE}:
-        if _is_engines(word):  # others are the program's own, such as a group's name
+        if word in OURS or _is_engines(word):  # others are the program's own, such as a group's name
             raise ValueError(f"{word}: a param group has lr and weight_decay of its own; {word} is the whole optimizer's, give it there")
 
 
 def _is_rate(lr: Any) -> bool:
-    try:
-        return 0 <= float(lr) < math.inf
-    except (TypeError, ValueError):
-        return False
+    return isinstance(lr, (int, float, Tensor, numbers.Real)) and not isinstance(lr, bool) and 0 <= float(lr) < math.inf
 
 
 def _is_engines(word: str) -> bool:
@@ -479,6 +490,14 @@ def _is_engines(word: str) -> bool:
     except ValueError as error:
         return "unknown field" not in str(error)
     return True
+
+
+def _is_asked_by(module: str) -> bool:
+    """Whether a function of `module` is among those that wait for this one."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _fixed(group: dict[str, Any]) -> dict[str, Any]:

@@ -491,8 +491,10 @@ fn no_more_messages_are_under_way_than_were_announced() {
                 let setting = Setting { topology, bucket, ..Setting::new(hosts, 3 * hosts.len(), 1) };
                 let watched = Watched { end, under_way, announced: 0, most: 0, slow };
                 let mut exchange = setting.exchange(watched);
-                for t in 0..3 {
-                    mean(&mut exchange, Round::Coarse, t, &input(setting.values, worker, 0)).expect("a mean");
+                let rounds = [Round::Coarse, Round::Coarse, Round::Exact, Round::Exact, Round::Coarse];
+                for (t, round) in (0..).zip(rounds) {
+                    mean(&mut exchange, round, t, &input(setting.values, worker, 0)).expect("a mean");
+                    exchange.gather(Operation::Note, t, b"in between").expect("notes");
                 }
             });
         }

@@ -206,8 +206,9 @@ class _Meeting:
                 return cast(_Met, self._ask(self._met))
             # The store may end with this process: who has a problem lets all come and hear it, the others those that wait.
             until = self._give_up if self._problem is not None else time.monotonic() + ANSWER
-            while time.monotonic() < until and not self._ask(self._all_heard):
-                time.sleep(GLANCE)
+            with suppress(ConnectionError, TimeoutError):  # the store has ended: what it said is known
+                while time.monotonic() < until and not self._ask(self._all_heard):
+                    time.sleep(GLANCE)
         except BaseException:  # Ctrl-C
             self._clerk.ask(self._leave, None)  # waits: the process may end next
             raise

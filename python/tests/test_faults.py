@@ -14,7 +14,7 @@ import torch.distributed as dist
 from models import tiny_gpt
 
 import thinwire
-from thinwire import _wire, optim
+from thinwire import _store, optim
 
 
 def step_of(model, optimizer, step=0):
@@ -206,9 +206,9 @@ class StoppedStore:
 
 
 def test_a_store_that_stands_still_stops_nobody(monkeypatch):
-    monkeypatch.setattr(_wire, "ANSWER", 0.2)
-    board = object.__new__(_wire._Board)
-    board._store, board._rank, board._look, board._clerk = StoppedStore(), 0, None, _wire._Clerk()
+    monkeypatch.setattr(_store, "ANSWER", 0.2)
+    board = object.__new__(_store.Board)
+    board._store, board._rank, board._look, board._clerk = StoppedStore(), 0, None, _store.Clerk()
     began = time.monotonic()
     board.waits_for(1)
     board.waits_for(1)
@@ -219,13 +219,13 @@ def test_a_store_that_stands_still_stops_nobody(monkeypatch):
 
 
 def test_the_first_meeting_does_not_wait_for_a_store_that_stands_still(monkeypatch):
-    monkeypatch.setattr(_wire, "ANSWER", 0.2)
-    monkeypatch.setattr(_wire, "_store", lambda name: StoppedStore())
+    monkeypatch.setattr(_store, "ANSWER", 0.2)
+    monkeypatch.setattr(_store, "_part", lambda name: StoppedStore())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="the store of the process group did not answer within 0.5 s"):
-            _wire._Meeting(None, 0.5).hold()
+            _store.Meeting(None, 0.5).hold()
         assert time.monotonic() - began < 10
     finally:
         dist.destroy_process_group()

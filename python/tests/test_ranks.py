@@ -566,7 +566,6 @@ def made_and_deleted(rank, kind):
     return before, held()
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="asks /proc")
 def test_optimizers_that_are_deleted_make_room_for_the_next():
     for before, after in ranks.run(2, made_and_deleted, "ZeroOneAdam"):
         assert after == before

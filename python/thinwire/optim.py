@@ -7,8 +7,6 @@ Each takes the place of ``torch.optim.AdamW`` *and* of DDP: every rank computes 
 from __future__ import annotations
 
 import logging
-import math
-import numbers
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import _rates, _thinwire
+from . import _rates, _thinwire, _words
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
@@ -33,14 +31,6 @@ TELLING = 10.0  # seconds for the others to come and hear why this rank does not
 OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
-
-OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
-
-ELSEWHERE = ("name", "groups")  # the engine's, which PyTorch says otherwise
-
-SPEED = {"foreach", "fused"}  # words of torch.optim.AdamW for how it is computed, which is ours to decide
-
-THEIRS = {"amsgrad", "capturable", "differentiable", "maximize"}  # and for what is; we have their defaults alone
 
 CHECKPOINT_HELPERS = "torch.distributed.checkpoint.state_dict"
 
@@ -70,7 +60,7 @@ class _Compressed(Optimizer):
         **config: Any,
     ) -> None:
         try:
-            _check_folder(resume)
+            _words.check_folder(resume)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
             _tell_others(process_group, error)
@@ -89,17 +79,17 @@ class _Compressed(Optimizer):
         """All that needs no other rank. The engine's configuration."""
         if init not in ("check", "broadcast"):
             raise ValueError(f'init = {init!r}: accepted: "check", "broadcast"')
-        for word in ELSEWHERE:
+        for word in _words.ELSEWHERE:
             if word in config:
                 raise ValueError(f"{word}: parameter groups and the name are given PyTorch's way, by param_groups and the class")
-        config = _without_theirs(config)
+        config = _words.without_theirs(config)
         if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= A_YEAR:
             raise ValueError(f"deadline = {deadline!r}: accepted: seconds, more than 0, at most a year's")
         self._built = False
         super().__init__(params, defaults)
         self._mark_state()
         for group in self.param_groups:
-            _check_group(group)
+            _words.check_group(group)
             group["betas"] = tuple(group["betas"])
         self._amp = self._off_schedule = False
         self._own: Tensor | None = None  # this rank's parameters, while others take their place
@@ -108,7 +98,7 @@ class _Compressed(Optimizer):
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
-        with guessing(OURS, ELSEWHERE):
+        with guessing(_words.OURS, _words.ELSEWHERE):
             _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
         self._wrappers = Wrappers(flat)
         self._flat = Flat(flat)
@@ -449,49 +439,6 @@ class _Compressed(Optimizer):
         self.__getstate__()
 
 
-def _check_folder(resume: Any) -> None:
-    if resume is None:
-        return
-    if not isinstance(resume, (str, os.PathLike)):
-        raise TypeError(f"resume = {resume!r}: accepted: the path of a folder")
-    if not os.path.isdir(resume):
-        raise FileNotFoundError(f"resume = {os.fspath(resume)!r}: there is no such folder")
-
-
-def _without_theirs(config: dict[str, Any]) -> dict[str, Any]:
-    """Without words of ``torch.optim.AdamW`` that ask for nothing we do not do."""
-    for word in config.keys() & THEIRS:
-        if config[word]:
-            raise ValueError(f"{word} = {config[word]!r}: torch.optim.AdamW has it, this optimizer does not; leave it out")
-    return {word: value for word, value in config.items() if word not in SPEED | THEIRS}
-
-
-def _check_group(group: dict[str, Any]) -> None:
-    """What the engine would refuse in words of its own, or would not see."""
-    if not _is_rate(group["lr"]):
-        raise ValueError(f"lr = {group['lr']!r}: accepted: a number of at least 0")
-    if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
-        raise ValueError(f"betas = {group['betas']!r}: accepted: two numbers, from 0 to less than 1")
-    for word in ("eps", "weight_decay"):
-        if isinstance(group[word], bool) or not isinstance(group[word], (int, float)):
-            raise ValueError(f"{word} = {group[word]!r}: accepted: a number of at least 0")
-    for word in _without_theirs(group).keys() - {"params", "lr", "betas", "eps", "weight_decay", *ELSEWHERE}:
-        if word in OURS or _is_engines(word):  # others are the program's own, such as a group's name
-            raise ValueError(f"{word}: a param group has lr and weight_decay of its own; {word} is the whole optimizer's, give it there")
-
-
-def _is_rate(lr: Any) -> bool:
-    return isinstance(lr, (int, float, Tensor, numbers.Real)) and not isinstance(lr, bool) and 0 <= float(lr) < math.inf
-
-
-def _is_engines(word: str) -> bool:
-    try:
-        _thinwire.resolve({"name": "adam", word: None})
-    except ValueError as error:
-        return "unknown field" not in str(error)
-    return True
-
-
 def _is_asked_by(module: str) -> bool:
     """Whether a function of `module` is among those that wait for this one."""
     frame: Any = sys._getframe(1)
@@ -543,7 +490,7 @@ def _tell_others(process_group: Any, error: Exception) -> None:
     """They would wait for this rank until the deadline."""
     try:
         if _has_others(process_group):
-            from ._wire import tell
+            from ._store import tell
 
             tell(process_group, f"{type(error).__name__}: {error}", TELLING)
     except Exception:  # this rank's own error is the one to see

@@ -21,7 +21,7 @@ pub fn to_python(error: Error) -> PyErr {
         Error::Checkpoint { path, .. } if !path.exists() => PyFileNotFoundError::new_err(text),
         Error::Checkpoint { .. } => PyValueError::new_err(text),
         Error::NotFinite { .. } => PyFloatingPointError::new_err(format!(
-            "{text}; nothing has moved. Other ranks, if there are any, end here too: all go on from a checkpoint. \
+            "{text}; nothing has moved. Several ranks all end here, and go on from a checkpoint; \
              non_finite=\"skip\" leaves such gradients out of the mean instead"
         )),
         Error::Overflow { .. } => PyFloatingPointError::new_err(text),

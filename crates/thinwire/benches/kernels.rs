@@ -54,7 +54,8 @@ const K: update::Scalars = update::Scalars {
     correction: 1.5,
     eps: 1e-8,
     shrink: 1.0,
-    floor: 0.0,
+    limit: update::LIMIT,
+    jump: 0.1,
 };
 
 const CASES: [Case; 11] = [
@@ -89,8 +90,9 @@ const CASES: [Case; 11] = [
         bytes: 28.0,
         run: |data, threads| {
             let vectors = Vectors { read: [&data.a], write: [&mut data.b, &mut data.c, &mut data.d] };
-            threads
-                .each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, x] }| update::adam(&K, g, m, v, x));
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, x] }| {
+                update::adam(&K, g, m, v, x);
+            });
         },
     },
     Case {

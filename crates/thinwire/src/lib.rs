@@ -61,7 +61,7 @@ pub use checkpoint::Checkpoint;
 pub use codec::CodecName;
 #[cfg(feature = "mpi")]
 pub use collective::mpi;
-pub use collective::{Collective, Solo, Traffic, threads};
+pub use collective::{Collective, Jump, Solo, Traffic, threads};
 pub use config::{Config, Name};
 pub use error::{Error, Result};
 pub use gradient::{Gradient, Pieces};

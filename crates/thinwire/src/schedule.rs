@@ -3,8 +3,8 @@
 //! A step is exact (a full-precision mean), coarse (a coded mean) or skipped (no round at all); [`Calendar`] says which,
 //! to the optimizers and to [`plan`](crate::plan) alike. For 0/1 Adam (arXiv 2202.06009) it is made of two sets:
 //!
-//! - T_v, the steps that update the variance: gaps that start at a shortest one and double after every κ of them, none from
-//!   `freeze` on;
+//! - T_v, the steps that update the variance: gaps that start at a shortest one and double after every κ of them up to a longest
+//!   one, none from `freeze` on;
 //! - T_u, the steps that sync: a gap that starts at 1 and grows to at most H.
 
 use serde::{Deserialize, Serialize};
@@ -92,9 +92,9 @@ impl LearningRate {
 /// T_v: the steps of 0/1 Adam that update the variance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VarianceSteps {
-    /// Gaps of `gap` that double after every `kappa` of them, and all of the first `gap` steps; none from `freeze` on. With
-    /// a `gap` of 1 it is the paper's: k_0 = 0, k_(j+1) − k_j = 2^⌊j/κ⌋.
-    Growing { kappa: u64, gap: u64, freeze: Option<u64> },
+    /// Gaps of `gap` that double after every `kappa` of them until they are `longest`, and all of the first `gap` steps; none from
+    /// `freeze` on. With a `gap` of 1 and no longest it is the paper's: k_0 = 0, k_(j+1) − k_j = 2^⌊j/κ⌋.
+    Growing { kappa: u64, gap: u64, longest: Option<u64>, freeze: Option<u64> },
     /// These, in rising order.
     Custom(Vec<u64>),
 }
@@ -105,10 +105,11 @@ impl VarianceSteps {
             VarianceSteps::Custom(steps) => steps.binary_search(&t).is_ok(),
             VarianceSteps::Growing { freeze: Some(freeze), .. } if t >= *freeze => false,
             VarianceSteps::Growing { gap, .. } if t < *gap => true,
-            VarianceSteps::Growing { kappa, gap, .. } => {
+            VarianceSteps::Growing { kappa, gap, longest, .. } => {
                 // Counted in shortest gaps, the gaps are 2^p from κ·(2^p − 1) on.
                 let i = t / gap;
-                let p = (i / kappa + 1).ilog2();
+                let most = longest.map_or(u32::MAX, |longest| (longest / gap).max(1).ilog2());
+                let p = (i / kappa + 1).ilog2().min(most);
                 t.is_multiple_of(*gap) && (i - kappa * ((1 << p) - 1)).is_multiple_of(1 << p)
             }
         }
@@ -191,6 +192,11 @@ pub enum Calendar {
 }
 
 impl Calendar {
+    /// Whether step `t` of 0/1 Adam is in T_v.
+    pub fn updates_variance(&self, t: u64) -> bool {
+        matches!(self, Calendar::ZeroOne { variance, .. } if variance.contains(t))
+    }
+
     pub fn round(&self, t: u64, lr: f32) -> Round {
         match self {
             Calendar::Exact => Round::Exact,

@@ -1,7 +1,7 @@
 //! The worker: what a user holds. A configuration, a group, and the state of one optimizer over one flat vector.
 
 use crate::checkpoint::{self, Checkpoint, Manifest};
-use crate::collective::{Collective, Traffic};
+use crate::collective::{Collective, Jump, Traffic};
 use crate::config::{Config, Name, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -233,6 +233,11 @@ impl Worker {
         let round = self.optimizer.step(&now, params, grad, &mut self.exchange)?;
         if round == Round::Skipped {
             self.exchange.group.traffic.rounds.count(round);
+        }
+        if let Some(parameter) = self.optimizer.take_jump() {
+            let (traffic, step) = (&mut self.exchange.group.traffic, self.step);
+            traffic.jumps += 1;
+            traffic.first_jump.get_or_insert(Jump { step, parameter });
         }
         self.step += 1;
         Ok(round)

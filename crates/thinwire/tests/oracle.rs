@@ -28,7 +28,7 @@ const LR: f64 = 0.01;
 
 /// Of the largest value in a vector. A step of f32 is off by 6e-8; a short interval after a long one multiplies what is in
 /// the residues, and their rounding, by the ratio of the two.
-const ROUNDING: f64 = 2e-5;
+const ROUNDING: f64 = 3e-5;
 /// How near a value may come to where its quantizer jumps, as a part of its block's scale.
 const CLEAR: f64 = 1e-5;
 

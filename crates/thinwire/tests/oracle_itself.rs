@@ -207,7 +207,8 @@ fn zero_one_adam_agrees_at_a_sync_and_moves_its_virtual_iterate_by_the_mean_u() 
 fn zero_one_adam_by_hand() {
     let setup = Setup {
         betas: (0.5, 0.75),
-        eps: 0.0,
+        eps: 1e-15,
+        limit: 3.0,
         bias_correction: false,
         rate: vec![1.0, 1.0, 0.0],
         weight_decay: vec![1.0, 0.0, 0.0],
@@ -216,36 +217,25 @@ fn zero_one_adam_by_hand() {
     let mut oracle = Oracle::new(setup, &[3.0, 1.0, 1.0]);
     oracle.step(0.5, &[vec![2.0, 0.0, 2.0]]); // m = v = [1, 0, 1]
     assert_close(oracle.params(0), &[1.0, 1.0, 1.0]); // a
-    let p = (2.0f64 / 3.0).sqrt(); // where v = 0: of its mean
     oracle.step(0.5, &[vec![3.0, 4.0, 4.0]]); // m = [2, 2, 1], u = [1, 1, 0], Γ = D = ½
-    assert_close(oracle.params(0), &[-0.5, 1.0 - 1.0 / p, 1.0]);
+    assert_close(oracle.params(0), &[-0.5, 1.0 - 1.5, 1.0]); // where v = 0: by c·γ̂
     oracle.step(0.25, &[vec![2.0, 8.0, 2.0]]); // u = [3/2, 9/4, 0], Γ = ¾, D = ⅜
-    assert_close(oracle.params(0), &[0.375 - 1.5, 1.0 - 2.25 / p, 1.0]); // a·D − ū/P
+    assert_close(oracle.params(0), &[0.375 - 1.5, 1.0 - 2.25, 1.0]); // a·D − ū/P, or c·Γ
     assert_close(oracle.m(0), &[2.0, 3.0, 1.0]); // ū/Γ
-    oracle.step(0.5, &[vec![0.0; 3]]); // m = [1, 3/2, ½], v = [¾, 0, ¾], the same floor
+    oracle.step(0.5, &[vec![0.0; 3]]); // m = [1, 3/2, ½], v = [¾, 0, ¾]; where v = 0, m is not trusted
     let x = -1.125 * 0.5 - 0.5 / 0.75f64.sqrt();
-    assert_close(oracle.params(0), &[x, 1.0 - 3.0 / p, 1.0]);
+    assert_close(oracle.params(0), &[x, -1.25, 1.0]);
     assert_close(oracle.v(0), &[0.75, 0.0, 0.75]);
 }
 
+/// The warm-up's mean gradients are [2, 0]; then m = [1, 1] and P = [√v, ε].
 #[test]
-fn without_variance_and_without_a_floor_nothing_moves() {
-    let never = Algorithm::zero_one(|_| false, |_| true);
-    for algorithm in [never, Algorithm::OneBitAdam { warmup: 0 }] {
-        let mut oracle = Oracle::new(quantized(algorithm, 2, Quantizer::Sign), &[1.0; D]);
-        (0..5).for_each(|t| oracle.step(LR, &rows(2, t)));
-        assert_eq!(oracle.params(1), [1.0; D]);
-    }
-}
-
-/// The warm-up's mean gradients are [2, 0]; then m = [1, 1] and P = [√v, √(v/2)].
-#[test]
-fn one_bit_adam_after_its_warm_up_has_a_floor() {
+fn one_bit_adam_after_its_warm_up_moves_by_the_limit_at_most() {
     let mut setup = Setup::plain(Algorithm::OneBitAdam { warmup: 1 }, 2, 2);
-    (setup.betas, setup.bias_correction) = ((0.5, 0.5), false);
+    (setup.betas, setup.bias_correction, setup.limit) = ((0.5, 0.5), false, 3.0);
     let mut oracle = Oracle::new(setup, &[1.0, 1.0]);
     oracle.step(0.0, &[vec![1.0, 3.0], vec![3.0, -3.0]]); // m = [1, 0], v = [2, 0]
     oracle.step(0.1, &[vec![1.0, 1.0], vec![1.0, 3.0]]); // m = [1, 1]
-    let want = [1.0 - 0.1 / (2f64.sqrt() + 1e-8), 1.0 - 0.1 / (1.0 + 1e-8)];
+    let want = [1.0 - 0.1 / (2f64.sqrt() + 1e-8), 1.0 - 0.1 * 3.0];
     assert_close(oracle.params(1), &want);
 }

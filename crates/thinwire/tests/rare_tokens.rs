@@ -1,8 +1,8 @@
 //! Rare tokens: what becomes of parameters that had no gradient while the variance was measured.
 //!
 //! One bit cannot say zero: beside values that move, a coarse mean says ±s for one that does not, and s/ε would throw it away.
-//! The rule (`Moments::set_floor`) is to let the mean of v stand where v = 0. It must leave dead parameters about where they are,
-//! and let late ones learn. Here are an embedding table and its rows; blocks are a row, eight rows or the whole table:
+//! The rule (`kernel::update::LIMIT`) is that a step on a stale variance moves no parameter by more than γ̂. It must leave dead
+//! parameters about where they are, and let late ones learn. Here are an embedding table and its rows; blocks are a row, eight rows or the whole table:
 //!
 //! | row | gradient |
 //! |---|---|
@@ -25,7 +25,7 @@
 mod common;
 
 use common::engine::{Run, largest, widen};
-use common::oracle::{Oracle, Setup, Unseen};
+use common::oracle::{Oracle, Setup};
 use common::problems::Random;
 use common::twin;
 use std::ops::Range;
@@ -161,12 +161,12 @@ fn dead_rows_stay_and_late_rows_learn() {
             in_dead_blocks.for_each(|k| assert_eq!(x[k].to_bits(), table.start[k].to_bits(), "{what}: {k}"));
             assert!(strayed <= if block == WIDTH { 0.0 } else { leash }, "{what}: dead rows moved by {strayed} γ");
             let (before, after) = (table.loss(&table.start, &LATE), table.loss(&x, &LATE));
-            assert!(after < before / 50.0, "{what}: late rows went from {before} to {after}");
+            assert!(after < before / 40.0, "{what}: late rows went from {before} to {after}");
         }
     }
 }
 
-/// A row's first gradient at a variance step would make v > 0 but tiny while m is still ±s; so v starts from what stood for it.
+/// A row's first gradient at a variance step makes v > 0 but small while m is still ±s: m must not be trusted there.
 #[test]
 fn late_rows_learn_while_the_variance_is_still_updated() {
     let table = Arc::new(Table::new());
@@ -190,10 +190,10 @@ fn a_frozen_group_does_not_move() {
     }
 }
 
-/// The oracle's end of a run under another rule.
-fn under_rule(unseen: Unseen, config: &Config, table: &Arc<Table>) -> Vec<f32> {
+/// The oracle's end of a run under another limit.
+fn under_limit(limit: f64, config: &Config, table: &Arc<Table>) -> Vec<f32> {
     let run = run(config, table, 8 * WIDTH);
-    let mut oracle = Oracle::new(Setup { unseen, ..twin::setup(&run) }, &widen(&run.start));
+    let mut oracle = Oracle::new(Setup { limit, ..twin::setup(&run) }, &widen(&run.start));
     let params = |oracle: &Oracle, i| oracle.params(i).iter().map(|x| *x as f32).collect::<Vec<_>>();
     for t in 0..STEPS {
         let gradients: Vec<_> = (0..WORKERS).map(|i| widen(&table.gradient(i, t, &params(&oracle, i)))).collect();
@@ -203,14 +203,16 @@ fn under_rule(unseen: Unseen, config: &Config, table: &Arc<Table>) -> Vec<f32> {
     params(&oracle, 0)
 }
 
+/// Without a limit the dead rows are gone, with a very low one nothing learns.
 #[test]
-fn other_rules_lose_the_late_rows_or_the_dead_ones() {
+fn other_limits_lose_the_late_rows_or_the_dead_ones() {
     let table = Arc::new(Table::new());
     for (name, config, _) in optimizers() {
-        let held = under_rule(Unseen::Infinity, &config, &table);
-        assert_eq!(table.moved(&held, &LATE), 0.0, "{name}: a late row learns though it is held");
-        let thrown = under_rule(Unseen::Nothing, &config, &table);
+        let thrown = under_limit(f64::INFINITY, &config, &table);
         let moved = table.moved(&thrown, &DEAD);
         assert!(moved.is_nan() || moved > 1e5, "{name}: dead rows moved by {moved} γ only");
+        let held = under_limit(0.01, &config, &table);
+        let (before, after) = (table.loss(&table.start, &LATE), table.loss(&held, &LATE));
+        assert!(after > before / 2.0, "{name}: late rows went from {before} to {after} by a hundredth of γ a step");
     }
 }

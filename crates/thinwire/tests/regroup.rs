@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use thinwire::Config;
 use thinwire::hosts::Hosts;
+use thinwire::kernel::update::{LIMIT, NOISE};
 
 const PAIRS: [(usize, usize); 9] = [(1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (2, 5), (5, 3), (3, 1), (1, 4)];
 
@@ -141,28 +142,22 @@ fn moments_and_parameters_pass_over() {
     }
 }
 
-/// D of each coordinate: Π(1 − γλ) since the last sync.
-fn decays(config: &Config, state: &State) -> Vec<f64> {
-    let decays = &state["decays_since_sync"];
+/// What a state has of each group, for each coordinate.
+fn by_coordinate(config: &Config, of_groups: &[f64]) -> Vec<f64> {
     if config.groups.is_empty() {
-        return vec![decays[0]; LEN];
+        return vec![of_groups[0]; LEN];
     }
-    let of_group = |(group, decay): (&thinwire::groups::Group, &f64)| vec![*decay; group.length];
-    config.groups.iter().zip(decays).flat_map(of_group).collect()
+    let of_group = |(group, value): (&thinwire::groups::Group, &f64)| vec![*value; group.length];
+    config.groups.iter().zip(of_groups).flat_map(of_group).collect()
 }
 
-/// P = √(v/(1−β2^j)) + ε, with the mean of v where v is 0.
+/// P = √(v/(1−β2^j)) + ε.
 fn denominators(config: &Config, state: &State) -> Vec<f64> {
-    let v = &state["v"];
-    let floor = match v.iter().sum::<f64>() / LEN as f64 {
-        0.0 => f64::INFINITY,
-        mean => mean,
-    };
     let correction = match (config.bias_correction, state["variance_updates"][0]) {
         (Some(false), _) | (_, 0.0) => 1.0,
         (_, updates) => 1.0 - 0.999f64.powf(updates),
     };
-    v.iter().map(|v| ((if *v > 0.0 { *v } else { floor }) / correction).sqrt() + 1e-8).collect()
+    state["v"].iter().map(|v| (v / correction).sqrt() + 1e-8).collect()
 }
 
 /// a: where the last sync left the parameters. Until a local step follows, that is where they are.
@@ -170,10 +165,19 @@ fn anchor(state: &State) -> &[f64] {
     &state[if state["steps_since_sync"] == [0.0] { "params" } else { "anchor" }]
 }
 
-/// a·D − mean(u)/P: where the old workers would be after an exact sync.
+/// a·D − (mean(u)/P, limited): where the old workers would be after an exact sync.
 fn synced(config: &Config, states: &[State]) -> Vec<f64> {
-    let (u, p, d) = (mean(states, "u"), denominators(config, &states[0]), decays(config, &states[0]));
-    (0..LEN).map(|k| anchor(&states[0])[k] * d[k] - u[k] / p[k]).collect()
+    let (u, p) = (mean(states, "u"), denominators(config, &states[0]));
+    let since = |name: &str| by_coordinate(config, &states[0][name]);
+    let (gamma, d) = (since("rates_since_sync"), since("decays_since_sync"));
+    let v = &states[0]["v"];
+    let moved = |k: usize| {
+        let (update, most) = (u[k] / p[k], f64::from(LIMIT) * gamma[k]);
+        let seen = v[k] > 0.0 && update != 0.0;
+        let trust = if seen { (f64::from(NOISE) * gamma[k] / update.abs()).min(1.0) } else { 1.0 };
+        trust * update.clamp(-most, most)
+    };
+    (0..LEN).map(|k| anchor(&states[0])[k] * d[k] - moved(k)).collect()
 }
 
 fn virtual_iterate(config: &Config, states: &[State]) -> Vec<f64> {

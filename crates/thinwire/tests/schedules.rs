@@ -16,13 +16,13 @@ use thinwire::{CodecName, Config, LearningRate, Name, Plan};
 
 // ---- T_v ---------------------------------------------------------------------------------------
 
-fn growing(kappa: u64, gap: u64, freeze: Option<u64>) -> VarianceSteps {
-    VarianceSteps::Growing { kappa, gap, freeze }
+fn growing(kappa: u64, gap: u64, longest: Option<u64>, freeze: Option<u64>) -> VarianceSteps {
+    VarianceSteps::Growing { kappa, gap, longest, freeze }
 }
 
 #[test]
 fn the_variance_is_updated_as_often_as_the_paper_says() {
-    let count = |below: u64| (0..below).filter(|&t| growing(16, 1, None).contains(t)).count();
+    let count = |below: u64| (0..below).filter(|&t| growing(16, 1, None, None).contains(t)).count();
     assert_eq!([1000, 3000, 12500].map(count), [96, 120, 153]);
 }
 
@@ -30,12 +30,32 @@ fn the_variance_is_updated_as_often_as_the_paper_says() {
 fn the_variance_steps_are_their_definition() {
     for (kappa, gap) in [(1, 1), (2, 3), (3, 1), (7, 8), (16, 1), (64, 8), (1000, 2), (1, 6000)] {
         for freeze in [None, Some(0), Some(1), Some(5), Some(100), Some(1777)] {
-            let word = freeze.map_or(Freeze::Never, Freeze::Step);
-            let config =
-                Config { kappa: Some(kappa), variance_gap: Some(gap), freeze: Some(word), ..Config::default() };
-            let found: BTreeSet<u64> = (0..=5000).filter(|&t| growing(kappa, gap, freeze).contains(t)).collect();
-            let expected = twin::variance_steps(&config, 5000);
-            assert_eq!(found, expected, "κ = {kappa}, gap {gap}, frozen from {freeze:?}");
+            for longest in [None, Some(1), Some(2), Some(7), Some(64)] {
+                let config = Config {
+                    kappa: Some(kappa),
+                    variance_gap: Some(gap),
+                    variance_longest: longest,
+                    freeze: Some(freeze.map_or(Freeze::Never, Freeze::Step)),
+                    ..Config::default()
+                };
+                let steps = growing(kappa, gap, longest, freeze);
+                let found: BTreeSet<u64> = (0..=5000).filter(|&t| steps.contains(t)).collect();
+                let expected = twin::variance_steps(&config, 5000);
+                assert_eq!(found, expected, "κ = {kappa}, gaps {gap} to {longest:?}, frozen from {freeze:?}");
+            }
+        }
+    }
+}
+
+/// About a hundred variance updates, whatever the length of the run; a run of at most a hundred steps is Adam.
+#[test]
+fn by_default_a_run_of_any_length_has_variance_updates_enough() {
+    for (steps, expected) in [(50, 50), (100, 100), (200, 100), (400, 84), (1000, 110), (2000, 117), (200_000, 221)] {
+        for warmup in [0, steps / 100, steps / 20, steps / 10] {
+            let rate = LearningRate { warmup, decay: Decay::Cosine, steps, ..LearningRate::constant(1e-3) };
+            let config = Config { learning_rate: Some(rate), ..Config::new(Name::ZeroOneAdam) };
+            let rounds = Plan::new(&config, 1000, 4, steps).unwrap().rounds;
+            assert_eq!(rounds.exact, expected, "{steps} steps, {warmup} of warm-up");
         }
     }
 }
@@ -110,7 +130,7 @@ fn rounds(calendar: &Calendar, steps: u64) -> (u64, u64) {
 #[test]
 fn bert_takes_as_many_rounds_as_in_the_paper() {
     let sync = SyncSteps::Doubling { start: LR_WARMUP, every: DOUBLE_EVERY, longest: 16 };
-    let calendar = Calendar::ZeroOne { variance: growing(16, 1, Some(LR_WARMUP)), sync };
+    let calendar = Calendar::ZeroOne { variance: growing(16, 1, None, Some(LR_WARMUP)), sync };
     for bert in [LARGE, BASE] {
         assert_eq!(rounds(&calendar, bert.steps), (bert.exact, bert.coarse));
         let planned = Plan::new(&zero_one_of_the_paper(), bert.params, 64, bert.steps).unwrap().rounds;
@@ -252,8 +272,11 @@ fn no_wait_is_longer_than_a_longest_gap_that_is_no_power_of_two() {
 
 fn calendars() -> Vec<Calendar> {
     let custom = |steps: &[u64]| steps.to_vec();
-    let variances =
-        [growing(16, 1, None), growing(3, 2, Some(900)), VarianceSteps::Custom(custom(&[0, 5, 6, 17, 2000]))];
+    let variances = [
+        growing(16, 1, None, None),
+        growing(3, 2, Some(8), Some(900)),
+        VarianceSteps::Custom(custom(&[0, 5, 6, 17, 2000])),
+    ];
     let syncs = [follow_lr(16), SyncSteps::Every { start: 0, gap: 50 }, SyncSteps::Custom(custom(&[3, 99]))];
     let both = |variance: &VarianceSteps| {
         syncs.clone().map(|sync| Calendar::ZeroOne { variance: variance.clone(), sync }).to_vec()

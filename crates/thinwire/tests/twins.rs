@@ -111,7 +111,13 @@ const KERNELS: &[(&str, Kernel)] = &[
         [1.0, 2.0, 3.0, 4.0, 5.0, 64.0, 1000.0, 2f32.powi(126), 2f32.powi(127)].into_iter().flat_map(by).collect()
     }),
     ("update::adam", |mut c| {
-        update::adam(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        let jumped = update::adam(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        assert_eq!(jumped, c.k.jumped(&c.m, &c.v).is_some());
+        words([c.m, c.v, c.x])
+    }),
+    ("update::adam_after_coarse", |mut c| {
+        let jumped = update::adam_after_coarse(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        assert_eq!(jumped, c.k.jumped(&c.m, &c.v).is_some());
         words([c.m, c.v, c.x])
     }),
     ("update::blend", |mut c| {
@@ -241,12 +247,13 @@ fn case(length: usize, value: impl Strategy<Value = f32> + 'static) -> impl Stra
     let value = value.boxed();
     let vector = || vec(value.clone(), length);
     let vectors = (vector(), vector(), vector(), vector(), vector(), vector());
-    let floor = prop_oneof![Just(0.0), Just(0.25), Just(f32::INFINITY)];
+    let limit = prop_oneof![Just(1.0), Just(0.25), Just(1e6)];
     let since = prop_oneof![Just(0.0), 0.001f32..1.0].prop_map(|rates| Since { rates, decays: 0.99 });
-    (vectors, floor, since, 0.0f32..1.0, vec(any::<u8>(), length)).prop_map(
-        |((g, m, v, u, a, x), floor, since, rate, bytes)| {
+    (vectors, limit, since, 0.0f32..1.0, vec(any::<u8>(), length)).prop_map(
+        |((g, m, v, u, a, x), limit, since, rate, bytes)| {
             let (beta1, beta2) = ((0.9, 0.1), (0.999, 0.001));
-            let k = Scalars { beta1, beta2, rate, decay: 0.999, correction: 1.5, eps: 1e-8, shrink: 0.75, floor };
+            let (decay, correction, eps, shrink) = (0.999, 1.5, 1e-8, 0.75);
+            let k = Scalars { beta1, beta2, rate, decay, correction, eps, shrink, limit, jump: 10.0 * rate };
             let v = v.iter().map(|v| v.abs()).collect(); // of squares
             Case { k, since, g, m, v, u, a, x, bytes }
         },

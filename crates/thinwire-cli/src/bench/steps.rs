@@ -109,7 +109,8 @@ fn drill(config: &Config) -> Result<(Config, u64)> {
             2 * STEPS
         }
         Name::ZeroOneAdam => {
-            (drill.kappa, drill.variance_gap, drill.freeze) = (None, None, None);
+            (drill.kappa, drill.freeze) = (None, None);
+            (drill.variance_gap, drill.variance_longest) = (None, None);
             (drill.sync_start, drill.sync_every, drill.sync_longest) = (None, None, None);
             drill.variance_steps = Some((0..STEPS).collect());
             drill.sync = Some(Sync::Custom);

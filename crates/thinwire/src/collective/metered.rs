@@ -20,6 +20,18 @@ pub struct Traffic {
     pub seconds: Seconds,
     /// Steps at which this worker's gradient was not finite and was left out.
     pub left_out: u64,
+    /// Steps that moved a parameter by more than 100 learning rates, weight decay aside: something is wrong.
+    pub jumps: u64,
+    /// The first of them.
+    pub first_jump: Option<Jump>,
+}
+
+/// A step that moved a parameter too far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Jump {
+    pub step: u64,
+    /// The place of that parameter (the first, if there were several) in the flat vector.
+    pub parameter: usize,
 }
 
 /// Steps by what was averaged in them.

@@ -10,7 +10,7 @@ pub mod mpi;
 mod solo;
 pub mod threads;
 
-pub use metered::{Metered, Rounds, Seconds, Traffic};
+pub use metered::{Jump, Metered, Rounds, Seconds, Traffic};
 pub use solo::Solo;
 
 use crate::error::Result;

@@ -1,6 +1,7 @@
 //! From a resolved configuration to the parts of a worker; the only match on an optimizer's name.
 
 use super::{Config, Freeze, Hierarchy, Name, NonFinite, Sync, Warmup};
+use crate::codec::CodecName;
 use crate::error::{Error, Result};
 use crate::exchange::{Coding, Codings};
 use crate::groups::Groups;
@@ -69,6 +70,8 @@ impl Config {
         let clip = self.clip.map(|limit| Clip::new(limit, limit * longer, room));
         let bias_correction = self.bias_correction.expect("resolved");
         let hyper = Hyper::new(betas, eps, bias_correction, self.groups(params.len())?, clip);
+        let lossless = self.codec_up == Some(CodecName::F32) && self.codec_down == Some(CodecName::F32);
+        let hyper = if lossless { hyper.lossless() } else { hyper };
         Ok(match self.name {
             Name::Adam => Box::new(Adam::new(hyper, params.len())),
             Name::OneBitAdam => {
@@ -103,6 +106,7 @@ impl Config {
             None => VarianceSteps::Growing {
                 kappa: self.kappa.expect("resolved"),
                 gap: self.variance_gap.expect("resolved"),
+                longest: self.variance_longest,
                 freeze: match self.freeze.expect("resolved") {
                     Freeze::Step(step) => Some(step),
                     Freeze::Never => None,

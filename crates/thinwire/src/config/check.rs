@@ -17,6 +17,7 @@ const BELONGS_TO: &[(&str, &[Name])] = &[
     ("freeze_step", &[OneBitAdam]),
     ("kappa", &[ZeroOneAdam]),
     ("variance_gap", &[ZeroOneAdam]),
+    ("variance_longest", &[ZeroOneAdam]),
     ("freeze", &[ZeroOneAdam]),
     ("variance_steps", &[ZeroOneAdam]),
     ("sync", &[ZeroOneAdam]),
@@ -51,7 +52,7 @@ impl Config {
             (Some(value), Some(_)) => Err(Error::config(key, value, format!("excludes {other}; give one of the two"))),
             _ => Ok(()),
         };
-        for other in ["kappa", "variance_gap", "freeze", "var_freeze_step", "var_update_scaler"] {
+        for other in ["kappa", "variance_gap", "variance_longest", "freeze", "var_freeze_step", "var_update_scaler"] {
             exclude("variance_steps", other)?;
         }
         if self.codec_up.is_some() && self.codec_down.is_some() {
@@ -114,6 +115,7 @@ impl Config {
         for (key, value) in [
             ("kappa", self.kappa),
             ("variance_gap", self.variance_gap),
+            ("variance_longest", self.variance_longest),
             ("sync_every", self.sync_every),
             ("sync_longest", self.sync_longest),
         ] {

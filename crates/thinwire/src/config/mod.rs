@@ -92,23 +92,26 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub non_finite: Option<NonFinite>,
 
-    /// 1-bit Adam: exact steps. Default: 15 % of `learning_rate.steps`, or `auto` when that is not known.
+    /// 1-bit Adam: exact steps. Default: 15 % of `learning_rate.steps`, and at least 100; `auto` when that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Warmup>,
 
-    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 64.
+    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 8, or 32 when `learning_rate.steps` is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kappa: Option<u64>,
-    /// 0/1 Adam: the shortest gap between variance updates, after as many steps that all update it. Default 8, or 1, which is
-    /// the paper's, when `kappa` is given.
+    /// 0/1 Adam: the shortest gap between variance updates, after as many steps that all update it. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variance_gap: Option<u64>,
-    /// 0/1 Adam: the first step that no longer updates the variance. Default: four times the learning rate's warm-up, or
-    /// `never` without one.
+    /// 0/1 Adam: the longest gap between variance updates; gaps are powers of two times the shortest. Default: a 200th of
+    /// `learning_rate.steps`; no limit when that is not known, or when `kappa` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variance_longest: Option<u64>,
+    /// 0/1 Adam: the first step that no longer updates the variance. Default: 40 % of `learning_rate.steps`, and at least 100 steps
+    /// and two of its warm-ups; `never` when that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freeze: Option<Freeze>,
-    /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`
-    /// and `freeze`.
+    /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`,
+    /// `variance_longest` and `freeze`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variance_steps: Option<Vec<u64>>,
     /// 0/1 Adam: how the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.

@@ -8,14 +8,20 @@ use crate::schedule::LearningRate;
 /// Part of a run that 1-bit Adam warms up for, when its length is known.
 const WARMUP_PART: f64 = 0.15;
 
-/// 0/1 Adam updates its variance for as long as so many of the learning rate's warm-ups. In a short run the variance at the end
-/// of the first is a mean of a few dozen gradients, most of them larger than those to come (docs/convergence.md).
-const FREEZE_WARMUPS: u64 = 4;
+/// Exact steps that a variance needs, whatever the length of the run: with fewer, its square root is wrong by more than a tenth.
+const ENOUGH: u64 = 100;
 
-/// 0/1 Adam's variance updates: every 8 steps, for 64 of them, before the gaps grow. The paper's gaps (1, then 2, 4, … after 16
-/// each) spend a short run's exact rounds on its first steps, which say least about the rest.
-const VARIANCE_GAP: u64 = 8;
-const KAPPA: u64 = 64;
+/// 0/1 Adam, when the length of the run is known: the variance is updated about a hundred times over this part of it, evenly but for
+/// the beginning, where a few gaps that double lead up to the even ones. All updates weigh about the same in v, and early gradients
+/// say least about the rest of the run; so many of them at the beginning, as the paper has it, are better spread out
+/// (docs/convergence.md).
+const FREEZE_PART: f64 = 0.4;
+const FREEZE_WARMUPS: u64 = 2;
+const GAPS: u64 = 200;
+const KAPPA: u64 = 8;
+
+/// κ when the length is not known: the gaps go on doubling, so exact rounds become few, and the variance is never frozen.
+const OPEN_KAPPA: u64 = 32;
 
 /// The paper's κ, and DeepSpeed's `var_update_scaler`.
 const PAPER_KAPPA: u64 = 16;
@@ -147,17 +153,21 @@ impl Config {
 
     fn fill_in_one_bit(&mut self) {
         let steps = self.learning_rate.as_ref().map_or(0, |schedule| schedule.steps);
-        let part = Warmup::Steps((steps as f64 * WARMUP_PART).ceil() as u64);
+        let part = Warmup::Steps(((steps as f64 * WARMUP_PART).ceil() as u64).max(ENOUGH.min(steps)));
         self.warmup.get_or_insert(if steps > 0 { part } else { Warmup::Auto });
     }
 
     fn fill_in_zero_one(&mut self) {
         let warmup = self.learning_rate.as_ref().map_or(0, |schedule: &LearningRate| schedule.warmup);
+        let steps = self.learning_rate.as_ref().map_or(0, |schedule| schedule.steps);
         if self.variance_steps.is_none() {
-            self.variance_gap.get_or_insert(if self.kappa.is_some() { 1 } else { VARIANCE_GAP });
-            self.kappa.get_or_insert(KAPPA);
-            let freeze = Freeze::Step(FREEZE_WARMUPS * warmup);
-            self.freeze.get_or_insert(if warmup > 0 { freeze } else { Freeze::Never });
+            self.variance_gap.get_or_insert(1);
+            if self.kappa.is_none() && steps > 0 {
+                self.variance_longest.get_or_insert((steps / GAPS).max(1));
+            }
+            self.kappa.get_or_insert(if steps > 0 { KAPPA } else { OPEN_KAPPA });
+            let freeze = ((steps as f64 * FREEZE_PART).ceil() as u64).max(ENOUGH).max(FREEZE_WARMUPS * warmup);
+            self.freeze.get_or_insert(if steps > 0 { Freeze::Step(freeze) } else { Freeze::Never });
         }
         let sync = self.sync.expect("chosen");
         if sync != Sync::Custom {

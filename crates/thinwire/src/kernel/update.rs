@@ -24,15 +24,35 @@ pub struct Scalars {
     pub eps: f32,
     /// What the gradient is multiplied with first: below 1 where it was longer than the clip's limit.
     pub shrink: f32,
-    /// What stands for v where v = 0: 0 in plain Adam, the mean of v where a coarse mean may say ±s for a zero.
-    pub floor: f32,
+    /// How far a step may move a parameter on a variance that is stale, in γ̂: [`LIMIT`], or as far as it likes where coarse means
+    /// lose nothing; but [`LIMIT`] in any case where v = 0.
+    pub limit: f32,
+    /// A move that is worth a warning, in the units of x: [`JUMP`] learning rates.
+    pub jump: f32,
 }
+
+/// c: no step on a stale variance moves a parameter by more than c·γ̂, weight decay aside.
+///
+/// One bit cannot say zero. Where a parameter has almost no gradient (the bias before a BatchNorm, the key bias of attention, a dead
+/// unit), √v may be 1e-10 beside neighbours of 1e-3, and a coarse mean still says ±s, the scale of the whole block: s/P would be a
+/// million learning rates. And a gradient that comes for the first time after v was frozen finds P = ε. Adam itself seldom moves a
+/// parameter by more than γ in a step, so neither does a step whose P does not know the gradient it divides. A parameter that gets
+/// its first gradient late then learns by γ a step. docs/algorithms.md has the study.
+pub const LIMIT: f32 = 1.0;
+
+/// R: a momentum of more than R·c·P where v is not 0 is a code's noise, and counts for less the farther it is beyond.
+///
+/// By Cauchy and Schwarz Adam's own |m| is at most 7.3·P (β = 0.9, 0.999). So these are parameters whose gradients were all next to
+/// nothing, in a block whose others were not; with the limit alone they would wander by several γ, where Adam leaves them in place.
+pub const NOISE: f32 = 100.0;
+
+/// A step that moves a parameter by more learning rates than this is counted and told.
+pub const JUMP: f32 = 100.0;
 
 impl Scalars {
     /// P = √(v / (1 − β2^j)) + ε.
     #[inline(always)]
     fn denominator(&self, v: f32) -> f32 {
-        let v = if v > 0.0 { v } else { self.floor };
         (v * self.correction).sqrt() + self.eps
     }
 
@@ -47,18 +67,27 @@ impl Scalars {
         self.beta2.0 * v + self.beta2.1 * g * g
     }
 
-    /// v ← β2·v + (1−β2)·g². A first gradient that finds a momentum already there, the ±s of a coarse mean, starts from what
-    /// stood for v so far: else P would fall from √floor to almost nothing under it.
+    /// What an update of `update` may move x by where v is stale; `rate` is the sum of the γ̂ that led to it.
     #[inline(always)]
-    fn renew(&self, v: f32, g: f32, m: f32) -> f32 {
-        let stand_in = if self.floor < f32::INFINITY { self.floor } else { 0.0 };
-        let first = (v == 0.0) & (self.shrink * g != 0.0) & (m != 0.0);
-        self.blend_square(if first { stand_in } else { v }, g)
+    fn limited(&self, update: f32, rate: f32, v: f32) -> f32 {
+        let most = if v > 0.0 { self.limit * rate } else { LIMIT * rate };
+        let noise = NOISE * most;
+        let trust = if (v > 0.0) & (update.abs() > noise) { noise / update.abs() } else { 1.0 };
+        trust * update.min(most).max(-most)
     }
 
+    /// What to take of a momentum that a coarse mean left, before it counts in exact steps.
     #[inline(always)]
-    fn descend(&self, x: f32, m: f32, v: f32) -> f32 {
-        x * self.decay - self.rate * m / self.denominator(v)
+    fn trusted(&self, m: f32, p: f32, v: f32) -> f32 {
+        let most = if v > 0.0 { self.limit * p } else { LIMIT * p };
+        let noise = NOISE * most;
+        let trust = if m.abs() > noise { noise / m.abs() } else { 1.0 };
+        trust * m.min(most).max(-most)
+    }
+
+    /// Where a step of [`adam`] or [`adam_after_coarse`] that returned true has moved x by more than `jump`.
+    pub fn jumped(&self, m: &[f32], v: &[f32]) -> Option<usize> {
+        (0..m.len()).find(|i| (self.rate * m[*i] / self.denominator(v[*i])).abs() > self.jump)
     }
 }
 
@@ -72,13 +101,34 @@ multiversion! {
 }
 
 multiversion! {
-    /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P.
-    pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) {
+    /// Adam: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  x ← x·(1−γλ) − γ̂·m/P. Returns whether x jumped anywhere.
+    pub fn adam(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) -> bool {
+        let mut jumps = 0;
         for_each_line!([g], [m, v, x], |i| {
-            v[i] = k.renew(v[i], g[i], m[i]);
+            v[i] = k.blend_square(v[i], g[i]);
             m[i] = k.blend(m[i], g[i]);
-            x[i] = k.descend(x[i], m[i], v[i]);
+            let update = k.rate * m[i] / k.denominator(v[i]);
+            x[i] = x[i] * k.decay - update;
+            jumps |= u32::from(update.abs() > k.jump);
         });
+        jumps > 0
+    }
+}
+
+multiversion! {
+    /// Adam on a momentum that a coarse mean left: m ← β1·(m, within ±c·P) + (1−β1)·g, the rest as above.
+    /// Without the limit, ±s would count for the next dozen exact steps wherever s is far above P.
+    pub fn adam_after_coarse(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], x: &mut [f32]) -> bool {
+        let mut jumps = 0;
+        for_each_line!([g], [m, v, x], |i| {
+            v[i] = k.blend_square(v[i], g[i]);
+            let p = k.denominator(v[i]);
+            m[i] = k.blend(k.trusted(m[i], p, v[i]), g[i]);
+            let update = k.rate * m[i] / p;
+            x[i] = x[i] * k.decay - update;
+            jumps |= u32::from(update.abs() > k.jump);
+        });
+        jumps > 0
     }
 }
 
@@ -92,22 +142,22 @@ multiversion! {
 }
 
 multiversion! {
-    /// What 1-bit Adam does with the mean: m ← z̄,  x ← x·(1−γλ) − γ̂·m/P.
+    /// What 1-bit Adam does with the mean: m ← z̄,  x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂).
     pub fn descend(k: &Scalars, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
         for_each_line!([mean, v], [m, x], |i| {
             m[i] = mean[i];
-            x[i] = k.descend(x[i], m[i], v[i]);
+            x[i] = x[i] * k.decay - k.limited(k.rate * m[i] / k.denominator(v[i]), k.rate, v[i]);
         });
     }
 }
 
 multiversion! {
-    /// A step of 0/1 Adam without the network: m ← β1·m + (1−β1)·g,  u ← u + γ̂·m,  x ← x·(1−γλ) − γ̂·m/P.
+    /// A step of 0/1 Adam without the network: m ← β1·m + (1−β1)·g,  u ← u + γ̂·m,  x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂).
     pub fn local(k: &Scalars, g: &[f32], v: &[f32], m: &mut [f32], u: &mut [f32], x: &mut [f32]) {
         for_each_line!([g, v], [m, u, x], |i| {
             m[i] = k.blend(m[i], g[i]);
             u[i] += k.rate * m[i];
-            x[i] = k.descend(x[i], m[i], v[i]);
+            x[i] = x[i] * k.decay - k.limited(k.rate * m[i] / k.denominator(v[i]), k.rate, v[i]);
         });
     }
 }
@@ -146,14 +196,14 @@ impl Since {
 }
 
 multiversion! {
-    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − ū/P,  u ← 0.
+    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − (ū/P, within ±c·Γ),  u ← 0.
     pub fn rebase(
         k: &Scalars, since: Since, mean: &[f32], v: &[f32], a: &[f32],
         m: &mut [f32], u: &mut [f32], x: &mut [f32],
     ) {
         for_each_line!([mean, v, a], [m, u, x], |i| {
             m[i] = since.momentum(mean[i], m[i]);
-            x[i] = a[i] * since.decays - mean[i] / k.denominator(v[i]);
+            x[i] = a[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);
             u[i] = 0.0;
         });
     }
@@ -164,7 +214,7 @@ multiversion! {
     pub fn first_rebase(k: &Scalars, since: Since, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
         for_each_line!([mean, v], [m, x], |i| {
             m[i] = since.momentum(mean[i], m[i]);
-            x[i] = x[i] * since.decays - mean[i] / k.denominator(v[i]);
+            x[i] = x[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);
         });
     }
 }
@@ -181,10 +231,13 @@ multiversion! {
 }
 
 multiversion! {
-    /// What Efficient-Adam does with the mean: x ← x·(1−γλ) − z̄.
-    pub fn subtract(k: &Scalars, mean: &[f32], x: &mut [f32]) {
+    /// What Efficient-Adam does with the mean: x ← x·(1−γλ) − z̄. Returns whether x jumped anywhere.
+    pub fn subtract(k: &Scalars, mean: &[f32], x: &mut [f32]) -> bool {
+        let mut jumps = 0;
         for_each_line!([mean], [x], |i| {
             x[i] = x[i] * k.decay - mean[i];
+            jumps |= u32::from(mean[i].abs() > k.jump);
         });
+        jumps > 0
     }
 }

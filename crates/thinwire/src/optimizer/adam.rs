@@ -2,7 +2,7 @@
 //!
 //! Equal to `torch.optim.AdamW` to rounding; the baseline of everything else here.
 
-use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
+use super::{Entry, Hyper, Moments, Momentum, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::gradient::Gradient;
@@ -29,7 +29,7 @@ impl Optimizer for Adam {
         grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<Round> {
-        self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
+        self.moments.exact_step(Momentum::Exact, &mut self.hyper, now, params, grad, exchange)?;
         Ok(Round::Exact)
     }
 
@@ -39,6 +39,10 @@ impl Optimizer for Adam {
 
     fn is_synced(&self) -> bool {
         true
+    }
+
+    fn take_jump(&mut self) -> Option<usize> {
+        self.hyper.take_jump()
     }
 
     fn state(&mut self) -> Vec<Entry<'_>> {

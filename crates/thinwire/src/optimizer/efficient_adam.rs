@@ -64,7 +64,7 @@ impl Optimizer for EfficientAdam {
             self.forgotten *= theta;
             self.moments.updates += 1;
         }
-        self.hyper.prepare(now, theta, self.forgotten, 0.0);
+        self.hyper.prepare(now, theta, self.forgotten);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         exchange.mean(
             Round::Coarse,
@@ -78,9 +78,13 @@ impl Optimizer for EfficientAdam {
                 });
             },
             |tile, vectors, mean| {
-                hyper.each(tile, vectors, |group, part, Vectors { write: [_, _, x], .. }| {
-                    if hyper.groups.moves(group) {
-                        update::subtract(&hyper.scalars()[group], &mean[part], x);
+                hyper.each(tile.clone(), vectors, |group, part, Vectors { write: [_, _, x], .. }| {
+                    let (k, mean) = (&hyper.scalars()[group], &mean[part.clone()]);
+                    if hyper.groups.moves(group)
+                        && update::subtract(k, mean, x)
+                        && let Some(place) = mean.iter().position(|update| update.abs() > k.jump)
+                    {
+                        hyper.note_jump(tile.start + part.start + place);
                     }
                 });
             },
@@ -94,6 +98,10 @@ impl Optimizer for EfficientAdam {
 
     fn is_synced(&self) -> bool {
         true
+    }
+
+    fn take_jump(&mut self) -> Option<usize> {
+        self.hyper.take_jump()
     }
 
     fn state(&mut self) -> Vec<Entry<'_>> {

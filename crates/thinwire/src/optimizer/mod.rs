@@ -13,6 +13,7 @@
 mod adam;
 mod clip;
 mod efficient_adam;
+mod jumps;
 mod moments;
 mod one_bit_adam;
 mod state;
@@ -21,7 +22,8 @@ mod zero_one_adam;
 pub use adam::Adam;
 pub use clip::Clip;
 pub use efficient_adam::{EfficientAdam, Theta};
-pub use moments::{Hyper, Moments};
+pub(crate) use jumps::Jumps;
+pub use moments::{Hyper, Moments, Momentum};
 pub use one_bit_adam::{Auto, OneBitAdam, WarmUp};
 pub use state::{Entry, Share, Slot};
 pub use zero_one_adam::ZeroOneAdam;
@@ -58,6 +60,9 @@ pub trait Optimizer: Send {
 
     /// Whether all replicas hold the same parameters.
     fn is_synced(&self) -> bool;
+
+    /// The first parameter that [jumped](crate::kernel::update::JUMP) since this was last asked.
+    fn take_jump(&mut self) -> Option<usize>;
 
     /// Everything that makes the next step what it is: listed once, saved and loaded by others.
     fn state(&mut self) -> Vec<Entry<'_>>;

@@ -7,7 +7,7 @@
 //!
 //! j counts updates of v, not steps: with a stale v that is the right correction.
 
-use super::{Clip, Entry, Now, Share};
+use super::{Clip, Entry, Jumps, Now, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::gradient::Gradient;
@@ -27,19 +27,29 @@ pub struct Hyper {
     pub bias_correction: bool,
     pub groups: Groups,
     pub clip: Option<Clip>,
+    /// See [`Scalars::limit`].
+    limit: f32,
     scalars: Vec<Scalars>,
+    jumps: Jumps,
 }
 
 impl Hyper {
     pub fn new(betas: (f64, f64), eps: f64, bias_correction: bool, groups: Groups, clip: Option<Clip>) -> Hyper {
         let scalars = Vec::with_capacity(groups.count());
-        Hyper { betas, eps, bias_correction, groups, clip, scalars }
+        let limit = update::LIMIT;
+        Hyper { betas, eps, bias_correction, groups, clip, limit, scalars, jumps: Jumps::default() }
+    }
+
+    /// Coarse means lose nothing: they say what a parameter's momentum is, and only one that v has never seen needs a limit.
+    pub fn lossless(mut self) -> Hyper {
+        self.limit = f32::MAX;
+        self
     }
 
     /// Computes this step's scalars. `forgotten` is the weight that v still gives to its start: β2^j.
     ///
     /// They are for this worker's own gradient; for a mean `shrink` replaces what clips it.
-    pub fn prepare(&mut self, now: &Now<'_>, beta2: f64, forgotten: f64, floor: f32) {
+    pub fn prepare(&mut self, now: &Now<'_>, beta2: f64, forgotten: f64) {
         let (beta1, t) = (self.betas.0, now.step as f64);
         let momentum = if self.bias_correction { 1.0 - beta1.powf(t + 1.0) } else { 1.0 };
         // Before its first update v is all start, and there is nothing to correct.
@@ -55,7 +65,8 @@ impl Hyper {
                 correction: (1.0 / variance) as f32,
                 eps: self.eps as f32,
                 shrink,
-                floor,
+                limit: self.limit,
+                jump: self.jumps.threshold(*rate / momentum),
             });
         }
     }
@@ -70,14 +81,35 @@ impl Hyper {
     }
 
     /// The step above, on a mean that is in memory.
-    fn step_on(&self, mean: Gradient<'_>, vectors: Vectors<'_, 0, 3>, exchange: &Exchange) {
+    fn step_on(&self, from: Momentum, mean: Gradient<'_>, vectors: Vectors<'_, 0, 3>, exchange: &Exchange) {
         exchange.threads.each(mean.len(), vectors, |tile, vectors| {
-            mean.with(tile.clone(), |mean| {
-                self.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
-                    update::adam(&self.scalars[group], &mean[part], m, v, x);
-                });
-            });
+            mean.with(tile.clone(), |mean| self.step_on_tile(from, tile, mean, vectors));
         });
+    }
+
+    fn step_on_tile(&self, from: Momentum, tile: Range<usize>, mean: &[f32], vectors: Vectors<'_, 0, 3>) {
+        let step = match from {
+            Momentum::Exact => update::adam,
+            Momentum::Coarse => update::adam_after_coarse,
+        };
+        self.each(tile.clone(), vectors, |group, part, Vectors { write: [m, v, x], .. }| {
+            let k = &self.scalars[group];
+            if step(k, &mean[part.clone()], m, v, x)
+                && let Some(place) = k.jumped(m, v)
+            {
+                self.jumps.note(tile.start + part.start + place);
+            }
+        });
+    }
+
+    /// A step moved parameter `index` farther than [`update::JUMP`] says is ordinary.
+    pub fn note_jump(&self, index: usize) {
+        self.jumps.note(index);
+    }
+
+    /// The first parameter that has jumped since this was last asked.
+    pub fn take_jump(&mut self) -> Option<usize> {
+        self.jumps.take()
     }
 
     /// Calls `work` for every group in `tile`, with its number, its part of the tile, and its part of `vectors`.
@@ -93,6 +125,14 @@ impl Hyper {
     }
 }
 
+/// Where the momentum that an exact step starts from was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Momentum {
+    Exact,
+    /// By a coarse mean: it may be ±s where it should be nothing.
+    Coarse,
+}
+
 /// m, v and j.
 #[derive(Debug)]
 pub struct Moments {
@@ -100,24 +140,23 @@ pub struct Moments {
     pub v: Floats,
     /// j: how often v was updated.
     pub updates: u64,
-    /// What stands for v where v = 0; see [`Moments::set_floor`].
-    pub floor: f32,
 }
 
 impl Moments {
     pub fn new(len: usize) -> Moments {
-        Moments { m: Floats::zeroed(len), v: Floats::zeroed(len), updates: 0, floor: 0.0 }
+        Moments { m: Floats::zeroed(len), v: Floats::zeroed(len), updates: 0 }
     }
 
     /// Computes the scalars of a step that leaves v alone.
     pub fn prepare(&self, hyper: &mut Hyper, now: &Now<'_>) {
         let beta2 = hyper.betas.1;
-        hyper.prepare(now, beta2, beta2.powf(self.updates as f64), self.floor);
+        hyper.prepare(now, beta2, beta2.powf(self.updates as f64));
     }
 
     /// The step above. Nothing moves when no worker has a finite gradient.
     pub fn exact_step(
         &mut self,
+        from: Momentum,
         hyper: &mut Hyper,
         now: &Now<'_>,
         params: &mut [f32],
@@ -125,9 +164,9 @@ impl Moments {
         exchange: &mut Exchange,
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
-        hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0), self.floor);
+        hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0));
         if let Some(mut clip) = hyper.clip.take() {
-            let done = self.exact_step_clipped(hyper, &mut clip, now, params, grad, exchange);
+            let done = self.exact_step_clipped(from, hyper, &mut clip, now, params, grad, exchange);
             hyper.clip = Some(clip);
             return done;
         }
@@ -135,7 +174,7 @@ impl Moments {
         let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
         if let Some(contributions) = exchange.own_exact_mean(now) {
             if contributions > 0 {
-                hyper.step_on(grad, vectors, exchange);
+                hyper.step_on(from, grad, vectors, exchange);
                 self.updates += 1;
             }
             return Ok(());
@@ -145,11 +184,7 @@ impl Moments {
             now,
             vectors,
             |tile, _, z| grad.with(tile, |g| update::copy(g, z)),
-            |tile, vectors, mean| {
-                hyper.each(tile, vectors, |group, part, Vectors { write: [m, v, x], .. }| {
-                    update::adam(&hyper.scalars[group], &mean[part], m, v, x);
-                });
-            },
+            |tile, vectors, mean| hyper.step_on_tile(from, tile, mean, vectors),
         )?;
         self.updates += u64::from(contributions > 0);
         Ok(())
@@ -158,6 +193,7 @@ impl Moments {
     /// The same in two passes: the norm of the mean must be known before the mean is used.
     fn exact_step_clipped(
         &mut self,
+        from: Momentum,
         hyper: &mut Hyper,
         clip: &mut Clip,
         now: &Now<'_>,
@@ -178,7 +214,7 @@ impl Moments {
         let (mean, factor) = clip.mean();
         hyper.shrink(factor);
         let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
-        hyper.step_on(mean, vectors, exchange);
+        hyper.step_on(from, mean, vectors, exchange);
         self.updates += 1;
         Ok(())
     }
@@ -186,17 +222,6 @@ impl Moments {
     /// ‖v‖₁, which is Σ v.
     pub fn variance_norm(&self) -> f64 {
         reduce::sum(&self.v)
-    }
-
-    /// Takes the mean of v for what stands where v = 0.
-    ///
-    /// Such a coordinate had no gradient at any variance update. A coarse mean cannot say zero beside values that are
-    /// not: it says ±s, and s/ε would throw the parameter away. With the mean of v in the denominator a coordinate that
-    /// stays without gradient moves no further than its bounded residue, and one that gets its first gradient late,
-    /// such as the embedding of a rare token, learns at an ordinary pace. Without any v at all, nothing moves.
-    pub fn set_floor(&mut self) {
-        let mean = (self.variance_norm() / self.v.len().max(1) as f64) as f32;
-        self.floor = if mean > 0.0 { mean } else { f32::INFINITY };
     }
 
     pub fn state(&mut self, share: Share) -> Vec<Entry<'_>> {

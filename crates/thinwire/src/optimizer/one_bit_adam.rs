@@ -3,13 +3,15 @@
 //! For t < T_w a plain Adam step. From then on v is frozen, and
 //!
 //! ```text
-//! m ← coarse mean of (β1·m + (1−β1)·g);   x ← x·(1−γλ) − γ̂·m/P
+//! m ← coarse mean of (β1·m + (1−β1)·g);   x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂)
 //! ```
+//!
+//! c is [`LIMIT`](update::LIMIT), which has the reason.
 //!
 //! T_w is a number, or found by the run: the first t past the learning rate's warm-up with ‖v_t‖₁/‖v_(t−Δ)‖₁ ≥ 0.96,
 //! Δ = 1/(1−β2). v is the same on all workers, so they all find the same.
 
-use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
+use super::{Entry, Hyper, Moments, Momentum, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::gradient::Gradient;
@@ -77,7 +79,7 @@ impl OneBitAdam {
         grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
+        self.moments.exact_step(Momentum::Exact, &mut self.hyper, now, params, grad, exchange)?;
         if let Some(auto) = &mut self.auto
             && auto.has_settled(now.step, self.moments.variance_norm())
         {
@@ -93,9 +95,6 @@ impl OneBitAdam {
         grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        if self.moments.floor == 0.0 {
-            self.moments.set_floor();
-        }
         self.moments.prepare(&mut self.hyper, now);
         let (hyper, Moments { m, v, .. }) = (&self.hyper, &mut self.moments);
         exchange.mean(
@@ -141,6 +140,10 @@ impl Optimizer for OneBitAdam {
 
     fn is_synced(&self) -> bool {
         true
+    }
+
+    fn take_jump(&mut self) -> Option<usize> {
+        self.hyper.take_jump()
     }
 
     fn state(&mut self) -> Vec<Entry<'_>> {

@@ -4,11 +4,13 @@
 //! t ∈ T_v:   an exact Adam step                                            every worker now holds the same x, m, v
 //! else:      the first step since a sync:  a ← x
 //!            m ← β1·m + (1−β1)·g;   u ← u + γ̂·m;   Γ ← Γ + γ̂;   D ← D·(1−γλ)
-//!            x ← x·(1−γλ) − γ̂·m/P                                          this worker's own view until the next sync
+//!            x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂)                           this worker's own view until the next sync
 //!            t ∈ T_u, or t+1 ∈ T_v:
 //!                ū = coarse mean of u
-//!                m ← ū/Γ;   x ← a·D − ū/P;   u ← 0;   Γ ← 0;   D ← 1
+//!                m ← ū/Γ;   x ← a·D − (ū/P, within ±c·Γ);   u ← 0;   Γ ← 0;   D ← 1
 //! ```
+//!
+//! c is [`LIMIT`](update::LIMIT), which has the reason. An exact step that follows a coarse one takes m within ±c·P.
 //!
 //! v never changes between two syncs, and the anchor a is stored: after a sync all replicas are bit-identical. Γ and D are
 //! kept for each parameter group. A group whose learning rate is 0 rests: Γ may then be 0 at a sync, and m stays.
@@ -16,7 +18,7 @@
 //! A sync that follows a sync, with no local step between them, is the most frequent step of many runs. It finds u = 0 and x = a, so
 //! it touches neither u nor a: that is a third of its memory traffic.
 
-use super::{Entry, Hyper, Moments, Now, Optimizer, Share};
+use super::{Entry, Hyper, Moments, Momentum, Now, Optimizer, Share};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::gradient::Gradient;
@@ -46,8 +48,7 @@ pub struct ZeroOneAdam {
 impl ZeroOneAdam {
     pub fn new(hyper: Hyper, calendar: Calendar, params: &[f32]) -> ZeroOneAdam {
         let groups = hyper.groups.count();
-        let mut moments = Moments::new(params.len());
-        moments.set_floor();
+        let moments = Moments::new(params.len());
         ZeroOneAdam {
             hyper,
             calendar,
@@ -68,9 +69,9 @@ impl ZeroOneAdam {
         grad: Gradient<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        self.moments.exact_step(&mut self.hyper, now, params, grad, exchange)?;
-        self.moments.set_floor();
-        Ok(())
+        let follows_exact = now.step.checked_sub(1).is_none_or(|before| self.calendar.updates_variance(before));
+        let from = if follows_exact { Momentum::Exact } else { Momentum::Coarse };
+        self.moments.exact_step(from, &mut self.hyper, now, params, grad, exchange)
     }
 
     /// Γ ← Γ + γ̂,  D ← D·(1−γλ): on all workers alike, whoever is left out.
@@ -197,6 +198,10 @@ impl Optimizer for ZeroOneAdam {
         self.pending == 0
     }
 
+    fn take_jump(&mut self) -> Option<usize> {
+        self.hyper.take_jump()
+    }
+
     fn state(&mut self) -> Vec<Entry<'_>> {
         let mut state = self.moments.state(Share::Same);
         state.push(Entry::vector("u", Share::Mean, &mut self.u));
@@ -209,7 +214,6 @@ impl Optimizer for ZeroOneAdam {
     }
 
     fn loaded(&mut self, regrouped: bool, params: &mut [f32], threads: &Threads) {
-        self.moments.set_floor();
         if !regrouped || self.is_synced() {
             return;
         }

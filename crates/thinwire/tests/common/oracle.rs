@@ -1,4 +1,4 @@
-//! The slow twin: ALGORITHMS.md in f64, all workers in one loop, nothing shared with the engine.
+//! The slow twin: docs/algorithms.md in f64, all workers in one loop, nothing shared with the engine.
 //!
 //! Every optimizer is Adam plus two means over the workers:
 //!
@@ -22,6 +22,11 @@
 #![allow(clippy::needless_range_loop)] // i and k are the page's
 
 use std::ops::Range;
+
+/// At most c on either side; and less and less from 100·c on.
+fn fading(ratio: f64, c: f64) -> f64 {
+    (100.0 * c / ratio.abs()).min(1.0) * ratio.clamp(-c, c)
+}
 
 /// C: what the wire makes of one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -255,17 +260,6 @@ impl Algorithm {
     }
 }
 
-/// What stands for v where it is 0, once a coarse mean may bring more than 0 there.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unseen {
-    /// The mean of v: the engine's rule.
-    Mean,
-    /// Infinity: x is held. Not the engine's rule; to see what it would do.
-    Infinity,
-    /// 0, which leaves ε alone. Not the engine's rule either.
-    Nothing,
-}
-
 pub struct Setup {
     pub algorithm: Algorithm,
     pub workers: usize,
@@ -282,7 +276,8 @@ pub struct Setup {
     pub rate: Vec<f64>,
     /// λ, per coordinate.
     pub weight_decay: Vec<f64>,
-    pub unseen: Unseen,
+    /// c: how far a step on a stale v may move a parameter, in γ̂.
+    pub limit: f64,
 }
 
 impl Setup {
@@ -300,7 +295,7 @@ impl Setup {
             bias_correction: true,
             rate: vec![1.0; d],
             weight_decay: vec![0.0; d],
-            unseen: Unseen::Mean,
+            limit: f64::from(thinwire::kernel::update::LIMIT),
         }
     }
 }
@@ -321,8 +316,8 @@ pub struct Oracle {
     t: u64,
     /// β2^j, j variance updates done; for Efficient-Adam Π θ.
     v_memory: f64,
-    /// The mean of v after the last variance update before this step.
-    floor: f64,
+    /// Whether m was made by an exact step, or is still its start.
+    exact_momentum: bool,
     /// γ of this step.
     gamma: Vec<f64>,
     /// a: x at the last sync.
@@ -347,7 +342,7 @@ impl Oracle {
             coarse: CoarseMean::new(setup.workers, d, setup.block, setup.up, setup.down),
             t: 0,
             v_memory: 1.0,
-            floor: 0.0,
+            exact_momentum: true,
             gamma: zeros.clone(),
             anchor: x0.to_vec(),
             gamma_sum: zeros,
@@ -384,16 +379,19 @@ impl Oracle {
         let (beta1, beta2) = self.setup.betas;
         let g = self.exact_mean(grads);
         self.v_memory *= beta2; // j ← j + 1
-        let stand_in = self.has_floor() && self.setup.unseen == Unseen::Mean;
         for (i, k) in self.places() {
             let w = &mut self.workers[i];
-            let first = w.v[k] == 0.0 && g[k] != 0.0 && w.m[k] != 0.0;
-            let past = if first && stand_in { self.floor } else { w.v[k] }; // what stood for v so far
+            w.v[k] = beta2 * w.v[k] + (1.0 - beta2) * g[k] * g[k];
+            if !self.exact_momentum {
+                let (m, p) = (self.workers[i].m[k], self.p(i, k));
+                let (seen, c) = (self.workers[i].v[k] > 0.0, self.setup.limit);
+                self.workers[i].m[k] = p * if seen { self.limit(m / p, true) } else { fading(m / p, c) };
+            }
+            let w = &mut self.workers[i];
             w.m[k] = beta1 * w.m[k] + (1.0 - beta1) * g[k];
-            w.v[k] = beta2 * past + (1.0 - beta2) * g[k] * g[k];
             self.move_by(i, k, self.update(i, k));
         }
-        self.floor = mean(self.workers[0].v.iter().copied());
+        self.exact_momentum = true;
         self.anchor = self.workers[0].x.clone();
     }
 
@@ -408,7 +406,7 @@ impl Oracle {
         let m = self.coarse.mean(&m);
         for (i, k) in self.places() {
             self.workers[i].m[k] = m[k];
-            self.move_by(i, k, self.update(i, k));
+            self.move_by(i, k, self.limited(i, k, self.update(i, k), self.gamma_hat(k)));
         }
     }
 
@@ -423,13 +421,14 @@ impl Oracle {
             let w = &mut self.workers[i];
             w.m[k] = beta1 * w.m[k] + (1.0 - beta1) * grads[i][k];
             w.u[k] += gamma_hat * w.m[k];
-            self.move_by(i, k, self.update(i, k));
+            self.move_by(i, k, self.limited(i, k, self.update(i, k), gamma_hat));
         }
         for k in 0..self.gamma.len() {
             self.gamma_sum[k] += self.gamma_hat(k); // Γ ← Γ + γ̂
             self.decay[k] *= self.shrink(k); // D ← D·(1 − γλ)
         }
         self.pending = true;
+        self.exact_momentum = false;
     }
 
     /// 0/1 Adam's exchange, if there has been a step since the last; for the others, nothing.
@@ -443,12 +442,12 @@ impl Oracle {
             if self.setup.rate[k] == 0.0 {
                 continue; // frozen
             }
-            let p = self.p(i, k);
+            let moved = self.limited(i, k, u[k] / self.p(i, k), self.gamma_sum[k]);
             let w = &mut self.workers[i];
             if self.gamma_sum[k] > 0.0 {
                 w.m[k] = u[k] / self.gamma_sum[k]; // m ← ū/Γ
             }
-            w.x[k] = self.anchor[k] * self.decay[k] - u[k] / p; // x ← a·D − ū/P
+            w.x[k] = self.anchor[k] * self.decay[k] - moved; // x ← a·D − ū/P
             w.u[k] = 0.0;
         }
         self.anchor = self.workers[0].x.clone();
@@ -512,23 +511,28 @@ impl Oracle {
         1.0 - self.gamma[k] * self.setup.weight_decay[k]
     }
 
-    /// P = √(v/(1 − β2^j)) + ε. A coarse mean may bring more than zero where v = 0: see [`Unseen`]. If the mean of v is 0
-    /// too, P is infinite.
-    pub fn p(&self, i: usize, k: usize) -> f64 {
-        let v = match (self.workers[i].v[k], self.setup.unseen) {
-            (0.0, Unseen::Mean) if self.has_floor() && self.floor > 0.0 => self.floor,
-            (0.0, Unseen::Mean | Unseen::Infinity) if self.has_floor() => return f64::INFINITY,
-            (v, _) => v,
-        };
-        (v / self.correction(self.v_memory)).sqrt() + self.setup.eps
+    /// What x moves by on a v that may know nothing of the gradients in m, γ̂ being what led to `update`.
+    fn limited(&self, i: usize, k: usize, update: f64, gamma_hat: f64) -> f64 {
+        if gamma_hat == 0.0 {
+            return 0.0;
+        }
+        gamma_hat * self.limit(update / gamma_hat, self.workers[i].v[k] > 0.0)
     }
 
-    fn has_floor(&self) -> bool {
-        match self.setup.algorithm {
-            Algorithm::OneBitAdam { warmup } => self.t >= warmup,
-            Algorithm::ZeroOneAdam { .. } => true,
-            Algorithm::Adam | Algorithm::EfficientAdam { .. } => false,
+    /// At most c on either side; and less and less from 100·c on, if v has seen anything. Where nothing is coded, m is what it
+    /// is, and only what v has never seen is limited.
+    fn limit(&self, ratio: f64, seen: bool) -> f64 {
+        let c = self.setup.limit;
+        match (seen, self.setup.up, self.setup.down) {
+            (true, Quantizer::F32, Quantizer::F32) => ratio,
+            (true, ..) => fading(ratio, c),
+            (false, ..) => ratio.clamp(-c, c),
         }
+    }
+
+    /// P = √(v/(1 − β2^j)) + ε.
+    pub fn p(&self, i: usize, k: usize) -> f64 {
+        (self.workers[i].v[k] / self.correction(self.v_memory)).sqrt() + self.setup.eps
     }
 
     /// What a moment is short by, its start at zero still weighing `memory`.

@@ -70,7 +70,7 @@ fn algorithm(config: &Config, rates: &[f32]) -> Algorithm {
     }
 }
 
-/// T_v up to `last`: k_0 = 0, k_(j+1) = k_j + gap·2^⌊j/κ⌋, and all below `gap`; none from `freeze` on.
+/// T_v up to `last`: k_0 = 0, k_(j+1) = k_j + gap·2^⌊j/κ⌋, at most the longest gap, and all below `gap`; none from `freeze` on.
 pub fn variance_steps(config: &Config, last: u64) -> BTreeSet<u64> {
     if let Some(listed) = &config.variance_steps {
         return listed.iter().copied().collect();
@@ -83,7 +83,9 @@ pub fn variance_steps(config: &Config, last: u64) -> BTreeSet<u64> {
     let (mut steps, mut k, mut j) = (BTreeSet::new(), 0, 0);
     while k <= last && k < frozen {
         steps.insert(k);
-        k += gap << (j / config.kappa.unwrap());
+        let next = gap << (j / config.kappa.unwrap()).min(40);
+        let longest = config.variance_longest.unwrap_or(u64::MAX).max(gap);
+        k += if next <= longest { next } else { gap << (longest / gap).ilog2() };
         j += 1;
     }
     steps.extend((0..gap).filter(|&t| t <= last && t < frozen));

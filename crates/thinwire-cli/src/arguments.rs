@@ -199,7 +199,7 @@ pub struct Join {
     /// [default: runs/TASK-OPTIMIZER-NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Start over although --out holds an unfinished run
+    /// Replace the run that --out holds
     #[arg(long)]
     pub overwrite: bool,
     /// Steps between checkpoints; 0: only when interrupted, and at the end [default: the server's]
@@ -335,10 +335,11 @@ pub struct Common {
     #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
     pub words: Vec<String>,
 
-    /// Where the run leaves its results [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER, or runs/compare-TASK]
+    /// Where the run leaves its results; a folder with a run is refused [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER,
+    /// or runs/compare-TASK, with a number behind it if a finished run is there]
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub out: Option<PathBuf>,
-    /// Start over although --out holds an unfinished run
+    /// Replace the run that --out, or the default folder, holds
     #[arg(long, help_heading = "Results")]
     pub overwrite: bool,
     /// Steps between checkpoints; 0: only when interrupted, and at the end [default: 0]

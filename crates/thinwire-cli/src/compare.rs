@@ -2,6 +2,7 @@
 
 use crate::arguments::{Common, Compare};
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content};
 use crate::job::Job;
 use crate::record::Summary;
 use crate::report;
@@ -49,9 +50,16 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     let flags = &arguments.common;
     let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
     let task = task_name(&job.settings);
-    let out = given.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("compare-{task}")));
+    let named = PathBuf::from("runs").join(format!("compare-{task}"));
+    let out = match &given.out {
+        Some(out) => out.clone(),
+        None if flags.overwrite => named,
+        None => folder::free(named, is_finished, team)?,
+    };
     let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
-    train::prepare(&job, &dirs, flags.overwrite, team)?;
+    let _held = (folder::hold(std::slice::from_ref(&out), team)?, folder::hold(&dirs, team)?);
+    team.agree(may_replace(&out, flags.overwrite).map_err(Failure::Usage))?;
+    folder::prepare(&job, &dirs, flags.overwrite, team)?;
     let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
     team.everywhere(|| train::write(&out.join(LIST), &list).map_err(Failure::Run))?;
     // All settings first: what was not begun when the rest was interrupted is then known too.
@@ -71,9 +79,12 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
 /// Goes on with a comparison: what is done is read, what was interrupted goes on, what was not begun begins.
 fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>> {
     let flags = &arguments.common;
+    let _held = train::hold_again(out, team)?;
     let names = team.agree(listed(out, flags).map_err(Failure::Usage))?;
+    let dirs = names.iter().map(|name| out.join(name)).collect::<Vec<_>>();
+    let _held_below = folder::hold(&dirs, team)?;
     let mut summaries = Vec::new();
-    for dir in names.iter().map(|name| out.join(name)) {
+    for dir in dirs {
         let there = |file: &str| dir.join(file).exists();
         let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
         if done {
@@ -90,11 +101,31 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
     Ok(summaries)
 }
 
-fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
-    train::only_resumes(flags, out, false)?;
+/// Whether a comparison is in this folder whose runs have all ended.
+fn is_finished(out: &Path) -> bool {
+    let names = read_list(out).unwrap_or_default();
+    !names.is_empty() && names.iter().all(|name| Content::of(&out.join(name)) == Content::Finished)
+}
+
+/// A finished comparison is replaced only by `overwrite`, also if the new one is of other optimizers: they would mix in its report.
+fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        overwrite || !is_finished(out),
+        "{} holds a finished comparison; take another folder by --out, or replace it by --overwrite",
+        out.display()
+    );
+    Ok(())
+}
+
+fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {
     let list = std::fs::read_to_string(out.join(LIST));
     let list = list.with_context(|| format!("--resume {}: this is no folder of a comparison", out.display()))?;
     serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
+}
+
+fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
+    train::only_resumes(flags, out, false)?;
+    read_list(out)
 }
 
 /// The job of one run of a comparison, as its settings say, and the parameters to start from if it was not begun.

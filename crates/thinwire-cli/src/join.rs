@@ -4,6 +4,7 @@
 
 use crate::arguments::Join;
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Journal;
 use crate::logging;
@@ -13,7 +14,8 @@ use crate::screen::{Screen, bytes, count, duration, say};
 use crate::serve::token;
 use crate::session::{GLANCE, round};
 use crate::settings::Settings;
-use crate::train::{self, STOP, empty, print, sample, task_name, write, write_report, write_settings};
+use crate::signals::STOP;
+use crate::train::{self, print, sample, task_name, write, write_report, write_settings};
 use anyhow::{Context, ensure};
 use cpu_time::ThreadTime;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ use tracing_subscriber::filter::LevelFilter;
 const LAST_ROUND: Duration = Duration::from_secs(5);
 
 pub fn command(arguments: &Join) -> Outcome {
+    let there = arguments.out.as_deref().filter(|out| out.is_dir());
+    let mut held = there.map(folder::lock).transpose().map_err(Failure::Usage)?;
     let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
     let back = back.filter(|_| !arguments.overwrite);
     let options = options(arguments, back.as_ref()).map_err(Failure::Usage)?;
@@ -42,6 +46,9 @@ pub fn command(arguments: &Join) -> Outcome {
     let job = job(arguments, &group).map_err(Failure::Usage)?;
     let named = || PathBuf::from("runs").join(format!("{}-{}-{name}", task_name(&job.settings), job.config.name));
     let dir = arguments.out.clone().unwrap_or_else(named);
+    if held.is_none() {
+        held = Some(folder::lock(&dir).map_err(Failure::Usage)?);
+    }
     if back.is_none() {
         prepare(&dir, arguments.overwrite).map_err(Failure::Usage)?;
     }
@@ -81,6 +88,7 @@ pub fn command(arguments: &Join) -> Outcome {
     if arguments.json {
         print(&summary)?;
     }
+    drop(held);
     Ok(())
 }
 
@@ -137,13 +145,17 @@ fn job(arguments: &Join, group: &RemoteGroup) -> anyhow::Result<Job> {
 }
 
 fn prepare(dir: &Path, overwrite: bool) -> anyhow::Result<()> {
-    let unfinished = dir.join("checkpoint").exists() && !dir.join("summary.json").exists();
+    let content = match Content::of(dir) {
+        Content::Nothing => "no",
+        Content::Unfinished => "an unfinished",
+        Content::Finished => "a finished",
+    };
     ensure!(
-        !unfinished || overwrite,
-        "{} holds an unfinished run; take another folder by --out, or start over by --overwrite",
+        overwrite || content == "no",
+        "{} holds {content} run; take another folder by --out, or start over by --overwrite",
         dir.display()
     );
-    empty(dir)
+    folder::empty(dir)
 }
 
 /// One worker's loop.

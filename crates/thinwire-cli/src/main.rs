@@ -6,6 +6,8 @@
 //! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
 //! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
 //! | [`session`] | the loop that trains, of one worker of a group |
+//! | [`folder`] | the folder of a run: its lock, and what is in it already |
+//! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`units`] | numbers with units, as people write them |
@@ -18,6 +20,7 @@ mod arguments;
 mod bench;
 mod compare;
 mod failure;
+mod folder;
 mod job;
 #[cfg(feature = "server")]
 mod join;
@@ -33,6 +36,7 @@ mod screen;
 mod serve;
 mod session;
 mod settings;
+mod signals;
 mod team;
 mod train;
 mod units;

@@ -2,6 +2,7 @@
 
 use crate::arguments::{Common, Train};
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content, Held};
 use crate::job::{BuiltIn, Job};
 use crate::journal::{Journal, Totals};
 use crate::plan::{hindsight, network};
@@ -10,13 +11,12 @@ use crate::report;
 use crate::screen::{bytes, count, duration, say};
 use crate::session::{End, Session};
 use crate::settings::{Settings, TaskName};
-use crate::team::{self, Team};
-use anyhow::{Context, anyhow};
+use crate::signals::STOP;
+use crate::team::Team;
+use anyhow::Context;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use thinwire::{Checkpoint, Config, Name, Plan};
 use thinwire_models::Score;
@@ -31,10 +31,13 @@ const SAMPLE: usize = 300;
 
 pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let flags = &arguments.common;
-    let (job, dir, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    if initial.is_some() {
-        prepare(&job, std::slice::from_ref(&dir), flags.overwrite, team)?;
-    }
+    // Before anything in it is read: another run may be about to change it.
+    let resumed = arguments.resume.as_ref().map(|dir| hold_again(dir, team)).transpose()?;
+    let (job, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
+    let (dir, _held) = match (&arguments.resume, resumed) {
+        (Some(dir), Some(held)) => (dir.clone(), held),
+        _ => started(&job, flags, team)?,
+    };
     let Some((summary, params)) = run(&job, &dir, initial.as_deref(), flags, team)? else { return Ok(()) };
     let page = write_report(std::slice::from_ref(&dir), &dir)?;
     if !flags.quiet {
@@ -50,10 +53,30 @@ pub fn command(arguments: &Train, team: &Team) -> Outcome {
     Ok(())
 }
 
-/// The job, its folder, and the parameters to start from, unless it goes on from a checkpoint.
-fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<Vec<f32>>)> {
+/// Locks the folder of a run that goes on; one that is not there is for [`resume`] to refuse, and not to be made.
+pub fn hold_again(dir: &Path, team: &Team) -> Outcome<Vec<Held>> {
+    let there = team.as_worker_0_sees(dir.is_dir())?;
+    if there { folder::hold(&[dir.to_owned()], team) } else { Ok(Vec::new()) }
+}
+
+/// The folder of a run that begins: locked, and empty.
+fn started(job: &Job, flags: &Common, team: &Team) -> Outcome<(PathBuf, Vec<Held>)> {
+    let dir = match &job.settings.out {
+        Some(out) => out.clone(),
+        None if flags.overwrite => usual_folder(job),
+        None => folder::free(usual_folder(job), |dir| Content::of(dir) == Content::Finished, team)?,
+    };
+    let dirs = [dir];
+    let held = folder::hold(&dirs, team)?;
+    folder::prepare(job, &dirs, flags.overwrite, team)?;
+    let [dir] = dirs;
+    Ok((dir, held))
+}
+
+/// The job, and the parameters to start from, unless it goes on from a checkpoint.
+fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>)> {
     if let Some(dir) = &arguments.resume {
-        return Ok((resumed(arguments, dir, team)?, dir.clone(), None));
+        return Ok((resumed(arguments, dir, team)?, None));
     }
     let mut settings = Settings::of(&arguments.common)?;
     let name = match &arguments.optimizer {
@@ -65,8 +88,7 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<
     settings.fit(team)?;
     let job = Job::new(settings)?;
     let initial = job.initial()?;
-    let dir = folder(&job);
-    Ok((job, dir, Some(initial)))
+    Ok((job, Some(initial)))
 }
 
 /// The job of a run that was interrupted: its own settings, and none of the flags'.
@@ -109,11 +131,10 @@ pub fn placed(settings: &mut Settings, flags: &Common, team: &Team) {
 }
 
 /// Where a run leaves its results, if nobody says.
-fn folder(job: &Job) -> PathBuf {
+fn usual_folder(job: &Job) -> PathBuf {
     let task = task_name(&job.settings);
     let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" }; // beside the run that it is made from
-    let named = || PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name));
-    job.settings.out.clone().unwrap_or_else(named)
+    PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name))
 }
 
 pub fn task_name(settings: &Settings) -> &'static str {
@@ -123,67 +144,6 @@ pub fn task_name(settings: &Settings) -> &'static str {
         TaskName::Images => "images",
     }
 }
-
-/// Makes the folders. A finished run in one is replaced; an unfinished one only by `overwrite`: somebody may want to go on.
-/// All of them, on all machines, are looked at before the first is emptied.
-pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Outcome {
-    team.agree(
-        dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite, &team.launch())).map_err(Failure::Usage),
-    )?;
-    team.everywhere(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
-}
-
-/// `launch` is what the hint to resume begins with.
-fn may_replace(job: &Job, dir: &Path, overwrite: bool, launch: &str) -> anyhow::Result<()> {
-    if let Some(from) = &job.settings.from {
-        let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-        anyhow::ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
-    }
-    let unfinished = dir.join("checkpoint").exists() && !dir.join("summary.json").exists();
-    if unfinished && !overwrite {
-        let shown = dir.display();
-        return Err(anyhow!(
-            "{shown} holds a run that was interrupted. Go on with it by `{launch}thinwire train --resume {shown}` (or \
-             with a whole comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
-        ));
-    }
-    Ok(())
-}
-
-/// A folder without a run.
-pub fn empty(dir: &Path) -> anyhow::Result<()> {
-    let gone = |old: &Path, removed: std::io::Result<()>| match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| old.display().to_string()),
-        _ => Ok(()), // never there, or another worker was faster
-    };
-    for old in ["checkpoint", "plots"].map(|old| dir.join(old)) {
-        gone(&old, std::fs::remove_dir_all(&old))?;
-    }
-    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS].map(|old| dir.join(old)) {
-        gone(&old, std::fs::remove_file(&old))?;
-    }
-    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())
-}
-
-/// Set by Ctrl-C, or by SIGTERM.
-pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
-    let stop = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&stop);
-    let handled = ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(130); // asked twice: do not wait for the step
-        }
-        // A launcher tells so too when a worker was lost, and then nothing is saved: the session knows, and says so.
-        if team::rank_by_environment().is_none() {
-            say!("\nstopping: what is under way is ended, and saved (once more: stop at once, without that)");
-        }
-        team::told_to_stop();
-    });
-    if let Err(error) = handled {
-        say!("warning: Ctrl-C will stop the run without a checkpoint ({error})");
-    }
-    stop
-});
 
 /// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
 /// checkpoint there. The summary and the trained parameters are for the process that speaks for all.

@@ -6,11 +6,12 @@ use crate::helper::{NETWORK, OPTIMIZERS, Place, text};
 fn the_config_of_a_run_makes_it_again() {
     let place = Place::new();
     for optimizer in OPTIMIZERS {
-        let flags =
-            format!("--optimizer {optimizer} --workers 3 --seed 9 --clip 0.5 --decay linear --floor 0.1 --out first");
+        let flags = format!(
+            "--optimizer {optimizer} --workers 3 --seed 9 --clip 0.5 --decay linear --floor 0.1 --out first --overwrite"
+        );
         let first = place.digest(&flags);
         let config = place.read("first/config.toml");
-        let again = place.thinwire("train --config first/config.toml --out again --json --quiet").json();
+        let again = place.thinwire("train --config first/config.toml --out again --overwrite --json --quiet").json();
         assert_eq!(text(&again["digest"]), first, "{optimizer}");
         assert_eq!(place.read("again/config.toml"), config, "{optimizer}");
         assert!(!config.contains("out ="), "the file would send another run over this one");

@@ -107,3 +107,37 @@ fn changed_data_is_noticed() {
     place.write("text.txt", text.replace("question", "answer"));
     place.thinwire("train --config run/config.toml --out other --quiet").succeeds();
 }
+
+/// `timeout` of coreutils sends its signal twice, a terminal and a launcher may: the checkpoint is written all the same.
+#[test]
+fn a_second_signal_at_once_loses_no_checkpoint() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 100000 --eval-every 100000 --workers 2 --out run");
+    let mut child = place.start(&line);
+    in_the_middle(&place, &mut child, "run/metrics.jsonl");
+    let id = child.id().to_string();
+    let sent = Command::new("sh").args(["-c", &format!("kill -INT {id}; kill -TERM {id}; kill -INT {id}")]).status();
+    assert!(sent.unwrap().success());
+    let ran = Ran::of(&line, child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(ran.stderr.contains("thinwire train --resume run"), "{}", ran.stderr);
+    assert!(place.path("run/checkpoint/manifest.json").is_file());
+}
+
+/// The lock goes with the process, however it ends.
+#[test]
+fn a_folder_has_one_run_at_a_time() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 100000 --checkpoint-every 20 --workers 2 --quiet --out");
+    let mut child = place.start(&format!("{line} run"));
+    in_the_middle(&place, &mut child, "run/checkpoint/manifest.json");
+    let words = ["run: another run is writing to this folder", &format!("process {}", child.id()), "--out"];
+    for other in [format!("{line} run"), format!("{line} run --overwrite"), "train --resume run".to_owned()] {
+        place.thinwire(&other).refused(&words);
+    }
+    place.thinwire(&format!("compare {NETWORK} --steps 5 --out run")).refused(&words);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.thinwire(&format!("{line} run")).refused(&["a run that was interrupted"]);
+    place.thinwire(&format!("train {NETWORK} --steps 5 --quiet --out run --overwrite")).succeeds();
+}

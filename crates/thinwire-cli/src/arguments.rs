@@ -48,7 +48,8 @@ pub struct Train {
     /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: zero-one-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Go on with the run in DIR, bit for bit; its own settings count
+    /// Go on with the run in DIR, bit for bit; its own settings count. With --steps N it becomes a run of N steps, also if it
+    /// was done
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
@@ -354,7 +355,8 @@ pub struct Common {
     /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub network: Option<PathBuf>,
-    /// Settings in TOML; flags count more
+    /// Settings in TOML, such as the config.toml of a run; flags count more, and what was derived from what they change is
+    /// derived anew
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
     pub config: Option<PathBuf>,
     /// One JSON object on standard output

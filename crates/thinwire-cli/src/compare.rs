@@ -6,6 +6,7 @@ use crate::folder::{self, Content};
 use crate::job::Job;
 use crate::record::Summary;
 use crate::report;
+use crate::resume;
 use crate::screen::{bytes, duration, say};
 use crate::settings::Settings;
 use crate::team::Team;
@@ -124,17 +125,17 @@ fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
-    train::only_resumes(flags, out, false)?;
+    resume::only_resumes(flags, out, false)?;
     read_list(out)
 }
 
 /// The job of one run of a comparison, as its settings say, and the parameters to start from if it was not begun.
 fn job(dir: &Path, begun: bool, flags: &Common, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>)> {
     if begun {
-        return Ok((train::resume(flags, dir, team)?, None));
+        return Ok((resume::resume(flags, dir, team)?.job, None));
     }
     let mut settings = Settings::read(&dir.join("config.toml"))?;
-    train::placed(&mut settings, flags, team);
+    resume::placed(&mut settings, flags, team);
     let job = Job::new(settings)?;
     let initial = job.initial()?;
     Ok((job, Some(initial)))

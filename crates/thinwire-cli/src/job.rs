@@ -74,7 +74,7 @@ impl Job {
         let digest = format!("{data:016x}");
         let before = settings.data_digest.get_or_insert_with(|| digest.clone());
         ensure!(*before == digest, "the data has changed since the run began, and it cannot go on as it was");
-        let recommended = settings.lr.is_none();
+        let recommended = settings.given.as_ref().map_or(settings.lr, |given| given.lr).is_none();
         let lr = recommended_lr(&settings, settings.name()?);
         settings.lr.get_or_insert(lr);
         let config = settings.config(task.get().tensors())?;

@@ -7,6 +7,7 @@
 //! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
 //! | [`session`] | the loop that trains, of one worker of a group |
 //! | [`folder`] | the folder of a run: its lock, and what is in it already |
+//! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
@@ -31,6 +32,7 @@ mod plan;
 mod probe;
 mod record;
 mod report;
+mod resume;
 mod screen;
 #[cfg(feature = "server")]
 mod serve;

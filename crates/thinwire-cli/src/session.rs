@@ -6,6 +6,7 @@
 use crate::job::Job;
 use crate::journal::{Journal, Totals};
 use crate::record::{Eval, Phases, Step};
+use crate::resume;
 use crate::screen::{Screen, say};
 use crate::team;
 use anyhow::Result;
@@ -272,6 +273,9 @@ impl Loop<'_> {
     }
 
     fn save(&mut self) -> Result<()> {
+        if resume::writes_beside(self.worker.rank()) {
+            resume::write_beside(self.session.job, self.session.dir)?;
+        }
         Ok(self.worker.save(&self.session.checkpoint(), &self.params)?)
     }
 

@@ -4,10 +4,11 @@ use crate::arguments::{Common, Train};
 use crate::failure::{Failure, Outcome};
 use crate::folder::{self, Content, Held};
 use crate::job::{BuiltIn, Job};
-use crate::journal::{Journal, Totals};
+use crate::journal::Totals;
 use crate::plan::{hindsight, network};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
+use crate::resume::{self, Resumed};
 use crate::screen::{bytes, count, duration, say};
 use crate::session::{End, Session};
 use crate::settings::{Settings, TaskName};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thinwire::{Checkpoint, Config, Name, Plan};
+use thinwire::{Config, Name, Plan};
 use thinwire_models::Score;
 use thinwire_models::task::gpt::Gpt;
 use xxhash_rust::xxh3::xxh3_64;
@@ -33,10 +34,22 @@ pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let flags = &arguments.common;
     // Before anything in it is read: another run may be about to change it.
     let resumed = arguments.resume.as_ref().map(|dir| hold_again(dir, team)).transpose()?;
-    let (job, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    let (dir, _held) = match (&arguments.resume, resumed) {
-        (Some(dir), Some(held)) => (dir.clone(), held),
-        _ => started(&job, flags, team)?,
+    let (job, initial, (dir, _held)) = match (&arguments.resume, resumed) {
+        (Some(dir), Some(held)) => {
+            let resumed = team.agree(resumed_from(arguments, dir, team).map_err(Failure::Usage))?;
+            if resumed.instead_of.is_some() {
+                team.everywhere(|| resumed.relabel(dir).map_err(Failure::Run))?;
+                if team.leads() && !flags.quiet {
+                    resumed.tell();
+                }
+            }
+            (resumed.job, None, (dir.clone(), held))
+        }
+        _ => {
+            let (job, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
+            let place = started(&job, flags, team)?;
+            (job, Some(initial), place)
+        }
     };
     let Some((summary, params)) = run(&job, &dir, initial.as_deref(), flags, team)? else { return Ok(()) };
     let page = write_report(std::slice::from_ref(&dir), &dir)?;
@@ -53,7 +66,7 @@ pub fn command(arguments: &Train, team: &Team) -> Outcome {
     Ok(())
 }
 
-/// Locks the folder of a run that goes on; one that is not there is for [`resume`] to refuse, and not to be made.
+/// Locks the folder of a run that goes on; one that is not there is for [`resume::resume`] to refuse, and not to be made.
 pub fn hold_again(dir: &Path, team: &Team) -> Outcome<Vec<Held>> {
     let there = team.as_worker_0_sees(dir.is_dir())?;
     if there { folder::hold(&[dir.to_owned()], team) } else { Ok(Vec::new()) }
@@ -73,11 +86,15 @@ fn started(job: &Job, flags: &Common, team: &Team) -> Outcome<(PathBuf, Vec<Held
     Ok((dir, held))
 }
 
-/// The job, and the parameters to start from, unless it goes on from a checkpoint.
-fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>)> {
-    if let Some(dir) = &arguments.resume {
-        return Ok((resumed(arguments, dir, team)?, None));
-    }
+/// The run that goes on in `dir`.
+fn resumed_from(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Resumed> {
+    let flags = &arguments.common;
+    resume::only_resumes(&Common { steps: None, ..flags.clone() }, dir, arguments.optimizer.is_some())?;
+    resume::resume(flags, dir, team)
+}
+
+/// The job, and the parameters to start from.
+fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Vec<f32>)> {
     let mut settings = Settings::of(&arguments.common)?;
     let name = match &arguments.optimizer {
         Some(name) => name.clone(),
@@ -88,46 +105,7 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>
     settings.fit(team)?;
     let job = Job::new(settings)?;
     let initial = job.initial()?;
-    Ok((job, Some(initial)))
-}
-
-/// The job of a run that was interrupted: its own settings, and none of the flags'.
-fn resumed(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Job> {
-    let flags = &arguments.common;
-    only_resumes(flags, dir, arguments.optimizer.is_some())?;
-    resume(flags, dir, team)
-}
-
-/// Refuses flags that a resumed run has its own settings for.
-pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> anyhow::Result<()> {
-    let given = Settings::of(&Common { config: None, transport: None, deadline: None, hosts: None, ..flags.clone() })?;
-    anyhow::ensure!(
-        given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --json and --quiet beside it",
-        dir.display()
-    );
-    Ok(())
-}
-
-/// The job of the run in `dir`, which has a checkpoint.
-pub fn resume(flags: &Common, dir: &Path, team: &Team) -> anyhow::Result<Job> {
-    let mut settings = Settings::read(&dir.join("config.toml"))
-        .with_context(|| format!("--resume {}: this is no folder of a run", dir.display()))?;
-    let checkpoint = Checkpoint::open(dir.join("checkpoint"))
-        .with_context(|| format!("--resume {}: the run has no checkpoint to go on from", dir.display()))?;
-    let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
-    Journal::check(dir, done)?;
-    let finished = done >= steps && dir.join("summary.json").exists();
-    anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
-    placed(&mut settings, flags, team);
-    Job::new(settings)
-}
-
-/// Where the workers of a run that goes on are now. If they are others than before, the engine regroups.
-pub fn placed(settings: &mut Settings, flags: &Common, team: &Team) {
-    settings.deadline = flags.deadline.or(settings.deadline);
-    settings.workers = team.size().or(settings.workers);
-    settings.hosts = if team.size().is_some() { None } else { flags.hosts.or(settings.hosts) };
+    Ok((job, initial))
 }
 
 /// Where a run leaves its results, if nobody says.
@@ -200,14 +178,19 @@ pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
 
 /// What must be the same on all machines; where their files are, and how long they wait, is for each to say.
 pub fn common_settings(job: &Job) -> anyhow::Result<String> {
-    let mut common = Settings { out: None, data: None, from: None, deadline: None, ..job.settings.clone() };
+    let mut common =
+        Settings { out: None, data: None, from: None, deadline: None, given: None, ..job.settings.clone() };
     (common.finetune, common.finetune_eval, common.tokenizer_files) = (None, None, None);
     Ok(toml::to_string(&common)?)
 }
 
 /// Without `out`: who gives this file to --config wants another run, not this one replaced.
 fn settings_text(job: &Job) -> anyhow::Result<String> {
-    Ok(toml::to_string(&Settings { out: None, ..job.settings.clone() })?)
+    let mut settings = Settings { out: None, ..job.settings.clone() };
+    if let Some(given) = &mut settings.given {
+        given.out = None;
+    }
+    Ok(toml::to_string(&settings)?)
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.

@@ -76,9 +76,11 @@ fn what_cannot_go_on_refused() {
     let place = Place::new();
     place.train("--out done");
     let before = place.read("done/metrics.jsonl");
-    place.thinwire("train --resume done").refused(&["done", "all 30 steps"]);
+    place.thinwire("train --resume done").refused(&["done", "all 30 steps", "--steps"]);
+    place.thinwire("train --resume done --steps 30").refused(&["done", "all 30 steps", "--steps"]);
+    place.thinwire("train --resume done --steps 20").refused(&["--steps 20", "more than the 30 steps"]);
     for flags in
-        ["--steps 60", "--optimizer adam", "--set kappa=4", "--out other", "--overwrite", "--config done/config.toml"]
+        ["--seed 60", "--optimizer adam", "--set kappa=4", "--out other", "--overwrite", "--config done/config.toml"]
     {
         place.thinwire(&format!("train --resume done {flags}")).refused(&["--resume", "done"]);
     }
@@ -140,4 +142,56 @@ fn a_folder_has_one_run_at_a_time() {
     child.wait().unwrap();
     place.thinwire(&format!("{line} run")).refused(&["a run that was interrupted"]);
     place.thinwire(&format!("train {NETWORK} --steps 5 --quiet --out run --overwrite")).succeeds();
+}
+
+/// Where nothing depends on the length of the run, a longer one is what it would have been from the start.
+#[test]
+fn a_finished_run_can_be_made_longer() {
+    let place = Place::new();
+    let flags = "--optimizer adam --workers 2 --decay constant --warmup 3 --eval-every 10";
+    place.train(&format!("{flags} --out parts"));
+    let line = format!("train {NETWORK} {flags} --steps 60 --quiet --json --out whole");
+    let whole = place.thinwire(&line).json();
+    let ran = place.thinwire("train --resume parts --steps 60 --json").succeeds();
+    assert!(ran.stderr.contains("60 steps instead of 30"), "{}", ran.stderr);
+    let longer = ran.json();
+    assert_eq!((&longer["digest"], &longer["steps"]), (&whole["digest"], &60.into()));
+    assert_eq!(place.step_metrics("parts").len(), 60);
+    assert!(place.read("parts/config.toml").contains("steps = 60"));
+    place.thinwire("train --resume parts").refused(&["all 60 steps"]);
+    // 0/1 Adam's calendar follows the learning rate, which is another one now.
+    place.train("--workers 2 --out other");
+    place.thinwire("train --resume other --steps 45 --quiet").succeeds();
+    place.thinwire("train --resume other --steps 50 --quiet").succeeds();
+    assert_eq!(place.step_metrics("other").len(), 50);
+    assert!(place.read("other/config.toml").contains("warmup = 3\n"), "it is past, and stays");
+}
+
+#[test]
+fn what_does_not_belong_together_does_not_go_on() {
+    let place = Place::new();
+    for (run, seed) in [("one", 1), ("two", 2)] {
+        place.train(&format!("--workers 2 --seed {seed} --out {run}"));
+        std::fs::remove_file(place.path(format!("{run}/summary.json"))).unwrap(); // as if it had been interrupted
+    }
+    let config = place.read("one/config.toml");
+    for (old, new, words) in [
+        ("\nseed = 1\n", "\nseed = 5\n", "seed = 5 in config.toml, 1 in the checkpoint"),
+        ("\nbatch = 2\n", "\nbatch = 3\n", "batch = 3 in config.toml, 2 in the checkpoint"),
+        ("\nsteps = 30\n", "\nsteps = 40\n", "give --steps and leave config.toml as it was"),
+    ] {
+        assert!(config.contains(old), "{config}");
+        place.write("one/config.toml", config.replacen(old, new, 1));
+        place.thinwire("train --resume one").refused(&["--resume one", "config.toml was edited", words]);
+    }
+    place.write("one/config.toml", config.replacen("\neval_every = 3\n", "\neval_every = 5\n", 1));
+    std::fs::rename(place.path("one/checkpoint"), place.path("kept")).unwrap();
+    std::fs::rename(place.path("two/checkpoint"), place.path("one/checkpoint")).unwrap();
+    place.thinwire("train --resume one").refused(&["the checkpoint is of another run", "seed = 1 in config.toml, 2"]);
+    std::fs::rename(place.path("one/checkpoint"), place.path("two/checkpoint")).unwrap();
+    std::fs::rename(place.path("kept"), place.path("one/checkpoint")).unwrap();
+    place.thinwire("train --resume one --quiet").succeeds();
+    // A checkpoint of before there was this.
+    std::fs::remove_file(place.path("two/checkpoint/run.toml")).unwrap();
+    place.thinwire("train --resume two --quiet").succeeds();
 }

@@ -7,7 +7,7 @@ use crate::job::Job;
 use crate::record::Summary;
 use crate::report;
 use crate::resume;
-use crate::screen::{bytes, duration, say};
+use crate::screen::{Answers, bytes, duration, say};
 use crate::settings::Settings;
 use crate::team::Team;
 use crate::train::{self, link, task_name};
@@ -32,7 +32,8 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
     let dirs = summaries.iter().map(|summary| out.join(&summary.optimizer)).collect::<Vec<_>>();
     let page = train::write_report(&dirs, &out)?;
     if !flags.quiet {
-        say!("\n{}", table(&summaries));
+        let answers = Answers::beside(flags.json);
+        answers.line(&table(&summaries).to_string());
         say!(
             "Projected: a machine and a link for each worker; from the bytes and rounds of the run, and its measured compute and \
              packing.\nBytes are those that one worker sent. Results in {} · report {}",

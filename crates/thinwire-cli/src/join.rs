@@ -102,7 +102,7 @@ fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOp
         }
         (Some(name), None) => name.clone(),
         (None, Some(back)) => back.name.clone(),
-        (None, None) => format!("{}-{}", host(), std::process::id()),
+        (None, None) => format!("{}-{}", host().unwrap_or("worker".to_owned()), std::process::id()),
     };
     Ok(JoinOptions {
         run: back.map(|back| back.run.clone()),
@@ -116,12 +116,12 @@ fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOp
 }
 
 /// This machine's name, as far as a worker's name may have it.
-fn host() -> String {
+pub fn host() -> Option<String> {
     let named = std::fs::read_to_string("/etc/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     let named = named.or_else(|| std::env::var("COMPUTERNAME").ok()).unwrap_or_default();
     let kept = named.trim().chars().filter(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(*letter)).take(40);
     let kept = kept.collect::<String>();
-    if kept.is_empty() { "worker".to_owned() } else { kept }
+    (!kept.is_empty()).then_some(kept)
 }
 
 /// The job that the server has, with this machine's files.

@@ -14,7 +14,8 @@
 //! | [`units`] | numbers with units, as people write them |
 //! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`] | the commands |
 //!
-//! Standard output carries results (`--json`), standard error everything else. Exit codes: 0 done, 2 bad usage
+//! Standard output carries what was asked for: one JSON object with `--json`, else the tables and the advice of `plan`, `bench`, `probe`
+//! and `compare`. Standard error carries everything else. Exit codes: 0 done, 2 bad usage
 //! or input, 1 a run that failed, 130 interrupted, after its checkpoint is written.
 
 mod arguments;
@@ -122,6 +123,9 @@ fn report_command(arguments: &arguments::Report) -> Outcome {
     let runs = report::find(&arguments.dirs).map_err(Failure::Usage)?;
     let out = arguments.out.clone().unwrap_or_else(|| arguments.dirs[0].join("report.html"));
     let written = report::write(&runs, &out, arguments.bandwidth).map_err(Failure::Usage)?;
+    for warning in runs.iter().flat_map(|run| &run.warnings) {
+        say!("warning: {warning}");
+    }
     let plural = if runs.len() == 1 { "" } else { "s" };
     say!("{} run{plural} → {} (and {} plots beside it)", runs.len(), out.display(), written.len() - 1);
     Ok(())

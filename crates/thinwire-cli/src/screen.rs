@@ -1,4 +1,4 @@
-//! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere.
+//! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere. And where answers go.
 
 use crate::journal::Totals;
 use crate::record::Step;
@@ -100,9 +100,36 @@ impl Screen {
     }
 }
 
-/// Of the terminal that standard error is, if it is one.
-pub fn width() -> Option<usize> {
-    terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0))
+/// Where the tables and the advice go that a command was asked for: to standard output, or to standard error where standard output
+/// has one JSON object and nothing else.
+#[derive(Clone, Copy)]
+pub struct Answers {
+    json: bool,
+}
+
+impl Answers {
+    pub fn beside(json: bool) -> Answers {
+        Answers { json }
+    }
+
+    /// Whoever reads may have read enough, as `head` does: then the rest is dropped.
+    pub fn line(&self, line: &str) {
+        use std::io::Write as _;
+        if self.json {
+            say!("{line}");
+        } else {
+            let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// Of the terminal that it goes to, if it is one.
+    pub fn width(&self) -> Option<usize> {
+        let size = match self.json {
+            true => terminal_size::terminal_size_of(std::io::stderr()),
+            false => terminal_size::terminal_size_of(std::io::stdout()),
+        };
+        size.map(|(width, _)| usize::from(width.0))
+    }
 }
 
 /// Broken between words into lines that fit.

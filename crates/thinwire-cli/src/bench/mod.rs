@@ -11,7 +11,7 @@ pub mod steps;
 
 use crate::failure::{Failure, Outcome};
 use crate::plan::methods;
-use crate::screen::{count, say};
+use crate::screen::{Answers, count};
 use crate::train;
 use crate::units::number;
 use anyhow::{Context, Result, ensure};
@@ -73,7 +73,7 @@ pub fn command(arguments: &Bench) -> Outcome {
     let codecs = codecs(&arguments.codecs).map_err(Failure::Usage)?;
     let benched = measure(arguments, &codecs).map_err(Failure::Run)?;
     if !arguments.quiet {
-        show(&benched);
+        show(&benched, Answers::beside(arguments.json));
     }
     if arguments.json {
         train::print(&benched)?;
@@ -140,14 +140,14 @@ pub fn read(path: &Path) -> Result<Benched> {
     Ok(benched)
 }
 
-fn show(benched: &Benched) {
+fn show(benched: &Benched, answers: Answers) {
     let table = |header: [&str; 5], rows: Vec<Vec<String>>| {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
         table.column_iter_mut().skip(1).for_each(|column| {
             column.set_cell_alignment(CellAlignment::Right);
         });
-        say!("{table}\n");
+        answers.line(&format!("{table}\n"));
     };
     let kernel = |kernel: &Kernel| {
         vec![
@@ -171,11 +171,11 @@ fn show(benched: &Benched) {
     };
     table(["a step of", "round", "codec", "clips", "CPU ns a value"], benched.steps.iter().map(step).collect());
     let copies = benched.copy_gb_per_s.iter().map(|(threads, rate)| format!("{rate:.1} GB/s on {threads}"));
-    say!(
+    answers.line(&format!(
         "{} values; copy: {}; {} cores; a message costs {:.1} µs whatever its length (TCP to this machine itself)",
         count(benched.values as f64),
         copies.collect::<Vec<_>>().join(", "),
         benched.cores,
         1e6 * benched.message_seconds,
-    );
+    ));
 }

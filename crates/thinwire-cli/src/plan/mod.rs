@@ -32,7 +32,7 @@ mod tests;
 use crate::bench::{self, Benched};
 use crate::failure::{Failure, Outcome};
 use crate::report::figures;
-use crate::screen::say;
+use crate::screen::{Answers, say};
 use crate::train;
 use anyhow::{Context, Result, anyhow, ensure};
 use arguments::{MOST_WORKERS, Plan};
@@ -119,7 +119,7 @@ pub fn command(arguments: &Plan) -> Outcome {
         plot::write(path, &answer, &network).map_err(Failure::Usage)?;
     }
     if !arguments.quiet {
-        show::show(&situation, &answer, &advice);
+        show::show(&situation, &answer, &advice, Answers::beside(arguments.json));
         if let Some(path) = &arguments.plot {
             say!("plot      {}", path.display());
         }

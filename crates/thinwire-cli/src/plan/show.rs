@@ -1,10 +1,10 @@
-//! The answer: for people on standard error, for programs as JSON.
+//! The answer: for people a table and a sentence, for programs JSON. What was assumed stands beside it, on standard error.
 
 use super::advice::{Advice, Pays, pays};
 use super::cost::Estimate;
 use super::{Answer, Situation};
 use crate::report::figures;
-use crate::screen::{bytes, count, duration, say, width, wrapped};
+use crate::screen::{Answers, bytes, count, duration, say, wrapped};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
@@ -15,9 +15,10 @@ const SPARE: [&str; 6] = ["memory", "bits", ROUNDS, "computes", "sends", "the ru
 
 const ROUNDS: &str = "exact, coarse, skipped";
 
-pub fn show(situation: &Situation, answer: &Answer, advice: &Advice) {
-    let (place, network, width) = (&situation.place, &situation.network, width());
-    let tell = |line: &str| say!("{}", wrapped(line, width));
+pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: Answers) {
+    let (place, network, width) = (&situation.place, &situation.network, answers.width());
+    let tell = |line: &str| answers.line(&wrapped(line, width));
+    let note = |line: &str| say!("{}", wrapped(line, width));
     let link = match place.host_count() {
         1 => "one host".to_owned(),
         hosts => format!(
@@ -35,13 +36,13 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice) {
         figures::count(situation.run.steps),
     ));
     let (table, left_out) = fitting(situation, answer, width);
-    say!("{table}");
+    answers.line(&table.to_string());
     tell(&legend(situation, answer, left_out));
-    for note in &situation.notes {
-        tell(&format!("· {note}"));
+    for assumed in &situation.notes {
+        note(&format!("· {assumed}"));
     }
     for warning in &situation.warnings {
-        tell(&format!("warning: {warning}"));
+        note(&format!("warning: {warning}"));
     }
     tell(&format!("\n{}", advice.reason));
 }

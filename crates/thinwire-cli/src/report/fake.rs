@@ -27,6 +27,7 @@ pub fn run(optimizer: &str, steps: u64) -> Run {
         steps: lines,
         evals,
         config: Some(config),
+        warnings: Vec::new(),
     }
 }
 

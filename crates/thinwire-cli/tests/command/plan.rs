@@ -34,6 +34,23 @@ fn every_method_is_answered_for() {
     assert!(!text(&answer["recommendation"]["reason"]).is_empty());
 }
 
+/// What was asked for is on standard output; what was assumed is beside it.
+#[test]
+fn tables_and_advice_are_on_standard_output() {
+    let place = Place::new();
+    let ran = place.thinwire(SMALL).succeeds();
+    for words in ["0/1 Adam", "pays below", "because"] {
+        assert!(ran.stdout.contains(words), "{}", ran.stdout);
+    }
+    assert!(ran.stderr.contains("10,000 steps, since") && !ran.stderr.contains("0/1 Adam"), "{}", ran.stderr);
+    let ran = place.thinwire("bench --values 20k --codecs sign").succeeds();
+    assert!(ran.stdout.contains("sign encode") && ran.stdout.contains("CPU ns a value"), "{}", ran.stdout);
+    let ran = place.thinwire("probe --workers 2 --values 20k --codecs sign --repeats 1").succeeds();
+    assert!(ran.stdout.contains("coarse mean, sign") && ran.stderr.contains("measuring"), "{}", ran.stdout);
+    let ran = place.thinwire(&format!("{SMALL} --json")).succeeds();
+    assert!(ran.stdout.starts_with('{') && ran.stderr.contains("0/1 Adam"), "with --json the table is beside it");
+}
+
 #[test]
 fn the_answer_may_be_no() {
     let place = Place::new();

@@ -18,6 +18,7 @@ use crate::signals::STOP;
 use crate::train::{self, print, sample, task_name, write, write_report, write_settings};
 use anyhow::{Context, ensure};
 use cpu_time::ThreadTime;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -225,7 +226,7 @@ impl<'a> Work<'a> {
             let done = self.member.steps();
             if done / every > evaluated && !self.member.is_done() {
                 evaluated = done / every;
-                self.evaluate(GLANCE).map_err(Failure::Run)?;
+                self.evaluate(GLANCE, false).map_err(Failure::Run)?;
             }
             if self.checkpoint_every > 0 && done / self.checkpoint_every > saved {
                 saved = done / self.checkpoint_every;
@@ -233,7 +234,10 @@ impl<'a> Work<'a> {
             }
         }
         self.save().map_err(Failure::Run)?;
-        let score = self.evaluate(self.job.settings.eval_examples.unwrap_or(usize::MAX)).map_err(Failure::Run)?;
+        let examples = self.job.settings.eval_examples.unwrap_or(usize::MAX);
+        let Some(score) = self.evaluate(examples, true).map_err(Failure::Run)? else {
+            return Err(self.interrupted(arguments));
+        };
         self.screen.close();
         let summary = self.summary(&score);
         let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
@@ -281,12 +285,21 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// All that is asked for, by this worker alone: nobody waits for another's evaluation.
-    fn evaluate(&mut self, examples: usize) -> anyhow::Result<Score> {
+    /// All that is asked for, by this worker alone: nobody waits for another's evaluation. The `last` one shows how far it is, and
+    /// ends without a score when the user wants to stop.
+    fn evaluate(&mut self, examples: usize, last: bool) -> anyhow::Result<Option<Score>> {
         let (task, settings) = (self.job.task.get(), &self.job.settings);
         let alone = Share { rank: 0, workers: 1 };
         let mut learner = task.learner(alone, settings.batch.expect("resolved"), settings.seed.expect("resolved"));
-        let score = learner.evaluate(&self.params, examples);
+        let screen = &mut self.screen;
+        let mut watch = |done, of| match last {
+            false => ControlFlow::Continue(()),
+            true => {
+                screen.evaluating(done, of);
+                if STOP.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+        };
+        let Some(score) = learner.evaluate_watched(&self.params, examples, &mut watch) else { return Ok(None) };
         self.screen.eval(score.mean_loss());
         self.journal.eval(Eval {
             step: self.member.steps(),
@@ -295,7 +308,7 @@ impl<'a> Work<'a> {
             matthews: score.matthews(),
         })?;
         self.journal.flush()?;
-        Ok(score)
+        Ok(Some(score))
     }
 
     fn save(&mut self) -> anyhow::Result<()> {

@@ -31,6 +31,8 @@ pub struct Screen {
     units: usize,
     unit: &'static str,
     val_loss: Option<f64>,
+    /// Whether the bar is of an evaluation.
+    evaluates: bool,
 }
 
 impl Screen {
@@ -49,7 +51,7 @@ impl Screen {
             bar.reset_eta();
         }
         let now = Instant::now();
-        Screen { bar, quiet, began: now, said: now, first, steps, units, unit, val_loss: None }
+        Screen { bar, quiet, began: now, said: now, first, steps, units, unit, val_loss: None, evaluates: false }
     }
 
     /// After `last`, with the sums of all steps so far.
@@ -86,6 +88,29 @@ impl Screen {
                 bar.set_message(message);
             }
             None => say!("step {done}/{}: {message}", self.steps),
+        }
+    }
+
+    /// How far an evaluation is.
+    pub fn evaluating(&mut self, done: usize, of: usize) {
+        if self.quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => {
+                if !std::mem::replace(&mut self.evaluates, true) {
+                    bar.set_length(of as u64);
+                    bar.set_position(0);
+                    bar.reset_eta();
+                    bar.set_message("held-out examples evaluated");
+                }
+                bar.set_position(done as u64);
+            }
+            None if self.said.elapsed() >= PAUSE => {
+                self.said = Instant::now();
+                say!("evaluating: {done} of {of} held-out examples");
+            }
+            None => {}
         }
     }
 

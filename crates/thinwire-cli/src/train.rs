@@ -152,10 +152,13 @@ pub fn run(
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
     let Some(score) = &end.score else {
+        let steps = job.settings.steps.expect("resolved");
+        let when = match end.steps == steps {
+            true => format!("interrupted in the last evaluation, after all {steps} steps"),
+            false => format!("interrupted after {} of {steps} steps", end.steps),
+        };
         return Err(Failure::Interrupted(format!(
-            "interrupted after {} of {} steps; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
-            end.steps,
-            job.settings.steps.expect("resolved"),
+            "{when}; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
             dir.join("checkpoint").display(),
             team.launch(),
             dir.display(),

@@ -195,3 +195,24 @@ fn what_does_not_belong_together_does_not_go_on() {
     std::fs::remove_file(place.path("two/checkpoint/run.toml")).unwrap();
     place.thinwire("train --resume two --quiet").succeeds();
 }
+
+/// The last evaluation may take minutes; the checkpoint is written before it.
+#[test]
+fn the_last_evaluation_is_interrupted_and_gone_on_with() {
+    let place = Place::new();
+    // All of the held-out text through a larger network takes most of a minute.
+    let line = "train --layers 6 --dim 192 --heads 4 --context 64 --batch 1 --steps 2 --workers 2 --out run";
+    let mut child = place.start(line);
+    in_the_middle(&place, &mut child, "run/checkpoint/manifest.json");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ran = Ran::of(line, child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(ran.stderr.contains("interrupted in the last evaluation, after all 2 steps"), "{}", ran.stderr);
+    assert!(!place.path("run/summary.json").exists());
+    // How many examples are looked at may change from session to session.
+    let config = place.read("run/config.toml");
+    place.write("run/config.toml", format!("eval_examples = 8\n{config}"));
+    let resumed = place.thinwire("train --resume run --quiet --json").json();
+    assert_eq!(resumed["steps"], 2);
+    assert_eq!(place.step_metrics("run").len(), 2);
+}

@@ -7,7 +7,7 @@
 //! Every epoch is a new order of all sentences, a function of the seed and its number, and the workers take turns.
 
 use super::bert::Specials;
-use super::{Learner, Score, Share, Task};
+use super::{Learner, Score, Share, Task, Watch};
 use crate::error::{Error, Result};
 use crate::random::Random;
 use crate::sentences::{Example, Sentences};
@@ -237,7 +237,7 @@ impl Learner for ClassifierLearner<'_> {
         (loss / batch as f64) as f32
     }
 
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score> {
         let (task, classes) = (self.task, self.task.network.shape().classes);
         let mut confusion = vec![0; classes * classes];
         let mut score = Score::default();
@@ -249,8 +249,11 @@ impl Learner for ClassifierLearner<'_> {
                 confusion[task.held_out[batch[row]].label as usize * classes + answer] += 1;
             });
             score.count += batch.len() as u64;
+            if watch(score.count as usize, sentences.len()).is_break() {
+                return None;
+            }
         }
-        Score { confusion, ..score }
+        Some(Score { confusion, ..score })
     }
 }
 

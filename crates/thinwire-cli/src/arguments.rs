@@ -275,7 +275,8 @@ pub struct Common {
     /// Attention heads
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub heads: Option<usize>,
-    /// Tokens the network sees at once
+    /// Tokens the network sees at once [default: 64, small: 128; with --finetune that of --from, or as many as the longest example
+    /// has, up to 512]
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub context: Option<usize>,
     /// bytes, or gpt2 (build with --features gpt2) [default: bytes]

@@ -200,6 +200,9 @@ fn table(runs: &[Summary]) -> Table {
     if runs.iter().any(|run| run.accuracy.is_some()) {
         row("accuracy", &|run| run.accuracy.map_or("–".to_owned(), |part| format!("{:.2} %", 100.0 * part)));
     }
+    if runs.iter().any(|run| run.majority.is_some()) {
+        row("largest class", &|run| run.majority.map_or("–".to_owned(), |part| format!("{:.2} %", 100.0 * part)));
+    }
     if runs.iter().any(|run| run.matthews.is_some()) {
         row("Matthews", &|run| run.matthews.map_or("–".to_owned(), |value| format!("{value:.3}")));
     }

@@ -73,6 +73,7 @@ pub fn command(arguments: &Join) -> Outcome {
             job.settings.lr.expect("resolved"),
             dir.display()
         );
+        crate::data::announce(&job);
     }
     let first = member.steps();
     let journal = if back.is_some() { Journal::go_on(&dir, first) } else { Journal::create(&dir) };
@@ -379,7 +380,7 @@ fn conclude(job: &Job, summary: &Summary, params: &[f32], dir: &Path, page: &Pat
         }
         say!("");
     }
-    let accuracy = summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %", 100.0 * part));
+    let accuracy = train::accuracy(summary);
     say!("loss      {:.4} in training, {:.4} held out{accuracy}", summary.train_loss, summary.val_loss);
     say!(
         "sent      {} by this worker, {:.2} bits a parameter a step",

@@ -5,6 +5,7 @@
 //! | [`arguments`] | the command line |
 //! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
 //! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
+//! | [`data`] | what was read, and what of it is cut, for people |
 //! | [`session`] | the loop that trains, of one worker of a group |
 //! | [`folder`] | the folder of a run: its lock, and what is in it already |
 //! | [`resume`] | how a run goes on, and what must be as it was |
@@ -21,6 +22,7 @@
 mod arguments;
 mod bench;
 mod compare;
+mod data;
 mod failure;
 mod folder;
 mod job;

@@ -342,7 +342,9 @@ impl Settings {
             self.layers.get_or_insert(if small { 6 } else { 4 });
             let dim = *self.dim.get_or_insert(if small { 384 } else { 128 });
             self.heads.get_or_insert(if dim.is_multiple_of(64) && small { dim / 64 } else { 4 });
-            self.context.get_or_insert(if small { 128 } else { 64 });
+            if !sentences {
+                self.context.get_or_insert(if small { 128 } else { 64 }); // sentences choose it by their length
+            }
         }
         let steps = *self.steps.get_or_insert(match (images, sentences) {
             (true, _) => 600,

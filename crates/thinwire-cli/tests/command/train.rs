@@ -248,3 +248,17 @@ fn nobody_reading_is_no_panic() {
     assert_eq!(output.status.code(), Some(0), "a run does not die of a log that nobody takes");
     assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok());
 }
+
+#[test]
+fn the_files_of_a_folder_are_listed() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("books/more")).unwrap();
+    for (name, text) in [("books/b.txt", "to be, or not to be; "), ("books/more/a.md", "that is the question; ")] {
+        place.write(name, text.repeat(200));
+    }
+    place.write("books/notes.log", "not this one");
+    let line = format!("train {NETWORK} --steps 3 --workers 2 --data books --out run --json");
+    let ran = place.thinwire(&line).succeeds();
+    assert!(ran.stderr.contains("data      2 files: b.txt, more/a.md\n"), "{}", ran.stderr);
+    assert_eq!(ran.json()["data_files"], serde_json::json!(["b.txt", "more/a.md"]));
+}

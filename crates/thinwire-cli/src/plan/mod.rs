@@ -103,6 +103,9 @@ pub fn command(arguments: &Plan) -> Outcome {
     let mut situation = situation(arguments, benched.as_ref()).map_err(Failure::Usage)?;
     let (methods, base) = methods(&situation, &codecs).map_err(Failure::Usage)?;
     let packing = packing(arguments, benched, &mut situation, &methods).map_err(Failure::Usage)?;
+    if let Packing::Measured { steps, codecs } = &packing {
+        situation.warnings.extend(cost::doubt(steps, codecs));
+    }
     let estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
     let network = situation.network;
     let simulated = arguments.simulate.then(|| {

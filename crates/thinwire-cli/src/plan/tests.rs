@@ -48,7 +48,7 @@ fn packing() -> Packing {
             step(Name::ZeroOneAdam, "skipped", sign, bf16, 1.8),
             step(Name::EfficientAdam, "coarse", uniform, None, 11.0),
         ],
-        codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9 }).to_vec(),
+        codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9, cpu_share: 1.0 }).to_vec(),
     }
 }
 
@@ -300,4 +300,16 @@ fn the_table_fits_the_terminal() {
         before = left_out.len();
     }
     assert_eq!(before, 0);
+}
+
+#[test]
+fn parts_that_exceed_their_whole_are_doubted() {
+    let Packing::Measured { steps, mut codecs } = packing() else { panic!("it is measured") };
+    assert_eq!(super::cost::doubt(&steps, &codecs), None);
+    codecs[2].cpu_share = 0.5;
+    let doubt = super::cost::doubt(&steps, &codecs).expect("a core was shared");
+    assert!(doubt.contains("for 50 % of the time"), "{doubt}");
+    codecs[0].encode = 40e-9;
+    let doubt = super::cost::doubt(&steps, &codecs).expect("eight times the whole");
+    assert!(doubt.contains("times as long as the whole exact step of"), "{doubt}");
 }

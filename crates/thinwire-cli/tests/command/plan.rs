@@ -103,6 +103,54 @@ fn a_bench_feeds_a_plan() {
         .refused(&["thinwire bench --json"]);
 }
 
+/// A bench from before there was one clock, on a busy machine: codecs took far longer by the wall clock than whole steps by the CPU's.
+#[test]
+fn a_bench_of_a_busy_machine_leaves_packing_and_is_doubted() {
+    let place = Place::new();
+    let step = |optimizer: &str, round: &str, codec: &str, exact: &str, ns: f64| {
+        serde_json::json!({"optimizer": optimizer, "round": round, "codec_up": codec, "codec_down": codec, "exact_codec": exact,
+            "clip": false, "workers": 2, "workers_a_host": 1, "ns_per_value": ns})
+    };
+    let mut adam = [step("adam", "exact", "f32", "f32", 2.6), step("adam", "exact", "f32", "bf16", 1.8)];
+    for step in &mut adam {
+        step.as_object_mut().unwrap().retain(|key, _| !key.starts_with("codec_"));
+    }
+    let steps = [
+        &adam[..],
+        &[
+            step("one-bit-adam", "exact", "sign", "f32", 2.7),
+            step("one-bit-adam", "coarse", "sign", "f32", 1.7),
+            step("zero-one-adam", "exact", "sign", "bf16", 2.0),
+            step("zero-one-adam", "coarse", "sign", "bf16", 1.5),
+            step("zero-one-adam", "skipped", "sign", "bf16", 0.9),
+            step("efficient-adam", "coarse", "sign", "f32", 1.7),
+        ],
+    ]
+    .concat();
+    let codec = |name: &str, slow: f64| serde_json::json!({"codec": name, "encode": 0.3e-9 * slow, "decode_add": 0.3e-9 * slow});
+    let bench = |slow: f64| {
+        let codecs = ["f32", "bf16", "sign"].map(|name| codec(name, slow));
+        serde_json::json!({"cores": 2, "values": 4_000_000, "copy_gb_per_s": {}, "kernels": [], "codecs": codecs, "steps": steps,
+            "message_seconds": 1e-6})
+    };
+    let plan = |slow: f64, cores: usize| {
+        place.write("bench.json", bench(slow).to_string());
+        let line = format!(
+            "plan --params 100M --workers 16 --bandwidth 1Gb/s --compute 100ms --codecs sign --sharing 8 --cores {cores} --bench bench.json"
+        );
+        place.thinwire(&format!("{line} --json --quiet")).json()
+    };
+    let packs = |answer: &Value, at: usize| number(&methods(answer)[at]["pack_seconds_per_step"]);
+    let (quiet, busy) = (plan(1.0, 8), plan(40.0, 8));
+    assert!(!quiet["warnings"].to_string().contains("not credible"), "{}", quiet["warnings"]);
+    assert!(busy["warnings"].to_string().contains("not credible"), "{}", busy["warnings"]);
+    let crowded = plan(40.0, 2);
+    for at in 0..methods(&busy).len() {
+        assert!(packs(&busy, at) > 0.3 * packs(&quiet, at), "method {at}: {} {}", packs(&busy, at), packs(&quiet, at));
+        assert!((packs(&crowded, at) / packs(&busy, at) - 4.0).abs() < 1e-9, "four share a core: method {at}");
+    }
+}
+
 #[test]
 fn a_probe_feeds_a_plan() {
     let place = Place::new();

@@ -8,6 +8,7 @@
 //! round = (p + w + l) + (B−1)·(p + max(s, w) + w' + l + u) + (s + w' + l + u)
 //! ```
 
+use super::ddp::Ddp;
 use super::methods::Method;
 use super::network::Network;
 use crate::bench::kernels::CodecSpeed;
@@ -119,9 +120,20 @@ pub struct Estimate {
     /// Bytes that a worker sends in the whole run, on average, and those of them that leave its host.
     pub bytes_sent: u64,
     pub bytes_between_hosts: u64,
+    /// PyTorch's DDP in place of the engine's rounds.
+    pub ddp: Option<Ddp>,
 }
 
 impl Estimate {
+    /// The same optimizer under PyTorch's DDP: its all-reduce runs beside backward. Its packing is taken to be `self`'s.
+    pub fn under_ddp(self, place: &Place) -> Estimate {
+        let (codec, params) = (self.method.codec(), self.plan.params());
+        let ddp = Ddp::new(codec, params, place.workers(), place.host_count());
+        let (bytes_sent, bytes_between_hosts) = ddp.bytes_sent(self.plan.steps);
+        let method = Method { shown: format!("DDP {codec}"), config: self.method.config.clone() };
+        Estimate { method, bytes_sent, bytes_between_hosts, ddp: Some(ddp), ..self }
+    }
+
     pub fn new(
         method: Method,
         params: usize,
@@ -142,7 +154,7 @@ impl Estimate {
             _ => packing.alone(&method.config)? * params as f64 * place.crowding,
         };
         let (bytes_sent, bytes_between_hosts) = (plan.mean_bytes_sent(), plan.mean_bytes_between_hosts());
-        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method })
+        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method, ddp: None })
     }
 
     pub fn round(&self, round: Round) -> Option<&RoundCost> {
@@ -155,6 +167,9 @@ impl Estimate {
 
     /// Seconds of one step with this kind of round.
     pub fn step(&self, round: Round, network: &Network) -> f64 {
+        if let (Some(ddp), Some(cost)) = (&self.ddp, self.round(round)) {
+            return self.compute + ddp.exposed(self.compute, network) + cost.pack;
+        }
         self.compute + self.round(round).map_or(self.skipped, |cost| cost.seconds(network))
     }
 
@@ -206,7 +221,7 @@ impl Estimate {
     }
 
     pub fn memory(&self) -> Memory {
-        self.plan.memory(0)
+        self.ddp.map_or_else(|| self.plan.memory(0), |ddp| ddp.memory())
     }
 }
 

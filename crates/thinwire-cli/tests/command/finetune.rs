@@ -41,7 +41,7 @@ fn a_bert_is_pre_trained_then_fine_tuned() {
 fn pairs(long: usize) -> String {
     let line = |i: usize| match i {
         7 => format!("{}\t{}\t1\n", "a".repeat(long), "b".repeat(40)),
-        _ => format!("{}\t{}\t{}\n", "a".repeat(60), "z".repeat(35), usize::from(i % 4 != 0)),
+        _ => format!("{}\t{}\t{}\n", "a".repeat(60), "z".repeat(35), usize::from(!i.is_multiple_of(4))),
     };
     "sentence1\tsentence2\tlabel\n".to_owned() + &(0..100).map(line).collect::<String>()
 }

@@ -20,7 +20,8 @@ fn every_method_is_answered_for() {
     let answer = place.thinwire(&format!("{SMALL} --json --quiet")).json();
     let names = methods(&answer).iter().map(|method| text(&method["name"])).collect::<Vec<_>>();
     assert_eq!(&names[..4], ["Adam f32", "Adam bf16", "1-bit Adam", "0/1 Adam"]);
-    assert_eq!(names.len(), 10, "and Efficient-Adam by six codecs: {names:?}");
+    assert_eq!(&names[10..], ["DDP f32", "DDP bf16"], "after Efficient-Adam by six codecs: {names:?}");
+    assert_eq!(text(&answer["held_to"]), "DDP f32");
     for method in methods(&answer) {
         assert!(number(&method["step_seconds"]) >= 0.01, "{method}");
         assert!((0.0..=1.0).contains(&number(&method["efficiency"])), "{method}");
@@ -49,6 +50,32 @@ fn tables_and_advice_are_on_standard_output() {
     assert!(ran.stdout.contains("coarse mean, sign") && ran.stderr.contains("measuring"), "{}", ran.stdout);
     let ran = place.thinwire(&format!("{SMALL} --json")).succeeds();
     assert!(ran.stdout.starts_with('{') && ran.stderr.contains("0/1 Adam"), "with --json the table is beside it");
+}
+
+#[test]
+fn what_has_no_room_in_memory_is_told_of() {
+    let place = Place::new();
+    let plan = "plan --params 1G --workers 16 --bandwidth 1Gb/s --compute 1s --without-packing --memory";
+    let answer = place.thinwire(&format!("{plan} 22GB --json --quiet")).json();
+    assert_eq!(number(&answer["device_memory_bytes"]), 22e9);
+    for method in methods(&answer) {
+        let fits = number(&method["memory_bytes_per_worker"]) <= 22e9;
+        assert_eq!(method["fits"], fits, "{method}");
+        let named = answer["warnings"].to_string().contains(&format!("{} (", text(&method["name"])));
+        assert_eq!(named, !fits, "{}: {}", method["name"], answer["warnings"]);
+    }
+    let advised = text(&answer["recommendation"]["method"]);
+    assert!(
+        methods(&answer).iter().any(|method| method["name"] == advised.as_str() && method["fits"] == true),
+        "{advised}"
+    );
+    let ran = place.thinwire(&format!("{plan} 22GB")).succeeds();
+    assert!(
+        ran.stdout.contains("!: more than --memory") && ran.stderr.contains("without activations"),
+        "{}",
+        ran.stdout
+    );
+    place.thinwire(&format!("{plan} 22")).refused(&["--memory", "24GB"]);
 }
 
 #[test]
@@ -84,16 +111,16 @@ fn a_bench_feeds_a_plan() {
     assert!(number(&benched["copy_gb_per_s"]["1"]) > 0.0);
     let plan = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --bench bench.json --json --quiet";
     let answer = place.thinwire(&format!("{plan} --codecs uniform4")).json();
-    assert_eq!(methods(&answer).len(), 5);
+    assert_eq!(methods(&answer).len(), 7);
     assert_eq!(answer["network"]["seconds_per_message"], benched["message_seconds"]);
     // What the papers and DeepSpeed take: exact rounds of 16 bits, and clipping.
     let preset = "plan --preset bert-large --bandwidth 4.1Gb/s --bench bench.json --codecs uniform4 --json --quiet";
-    assert_eq!(methods(&place.thinwire(preset).json()).len(), 5);
+    assert_eq!(methods(&place.thinwire(preset).json()).len(), 7);
     place.write(
         "ds.json",
         r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 100}}, "fp16": {"enabled": true}, "gradient_clipping": 1}"#,
     );
-    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4 --deepspeed ds.json")).json()).len(), 6);
+    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4 --deepspeed ds.json")).json()).len(), 8);
     let simulated = format!("{plan} --codecs uniform4 --simulate --spread 10% --jitter 1ms --seed 2");
     assert_eq!(place.thinwire(&simulated).json(), place.thinwire(&simulated).json(), "nothing is measured");
     place.thinwire(&format!("{plan} --codecs power5")).refused(&["power5", "bench"]);
@@ -326,7 +353,7 @@ fn a_deepspeed_configuration_is_answered_for() {
     let half = of(r#"{"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}}"#).json();
     assert!(!half["warnings"].to_string().contains("auto"), "one of them is enough: {half}");
     assert_eq!(text(&half["held_to"]), "yours: Adam bf16");
-    assert_eq!(methods(&half).len(), 10, "it is one of those that are compared");
+    assert_eq!(methods(&half).len(), 12, "it is one of those that are compared");
     assert!(half["warnings"].to_string().contains("optimizer is not in the file"), "{half}");
     assert!(text(&half["recommendation"]["reason"]).contains("of yours, Adam bf16"), "{half}");
     of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["Lamb", "OneBitAdam"]);

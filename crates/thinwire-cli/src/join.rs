@@ -11,7 +11,7 @@ use crate::logging;
 use crate::record::{Eval, Phases, Step, Summary};
 use crate::report;
 use crate::screen::{Screen, bytes, count, duration, say};
-use crate::serve::token;
+use crate::serve::{quoted, token};
 use crate::session::{GLANCE, round};
 use crate::settings::Settings;
 use crate::signals::STOP;
@@ -326,10 +326,11 @@ impl<'a> Work<'a> {
         self.member.leave();
         Failure::Interrupted(format!(
             "interrupted after {done} of {steps} steps; the others go on. This worker's checkpoint is in {}\n\
-             come back:  thinwire join {} --out {}",
+             come back:  thinwire join {} --out {}{}",
             self.dir.join("checkpoint").display(),
             arguments.server,
-            self.dir.display()
+            quoted(&self.dir.display().to_string()),
+            files_again(arguments)
         ))
     }
 
@@ -354,6 +355,24 @@ impl<'a> Work<'a> {
             * settings.accumulate.expect("resolved");
         (self.own * units) as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }
+}
+
+/// The files that this worker was given, as flags.
+fn files_again(arguments: &Join) -> String {
+    let files = [
+        ("--data", &arguments.data),
+        ("--finetune", &arguments.finetune),
+        ("--finetune-eval", &arguments.finetune_eval),
+        ("--tokenizer-files", &arguments.tokenizer_files),
+        ("--ca", &arguments.ca),
+        ("--cert", &arguments.cert),
+        ("--key", &arguments.key),
+        ("--token-file", &arguments.token_file),
+    ];
+    let flag = |(flag, path): &(&str, &Option<PathBuf>)| {
+        path.as_ref().map(|path| format!(" {flag} {}", quoted(&path.display().to_string())))
+    };
+    files.iter().filter_map(flag).collect()
 }
 
 /// After Ctrl-C ends a wait for a round that does not come.

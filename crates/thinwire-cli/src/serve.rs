@@ -174,7 +174,7 @@ fn elsewhere(arguments: &Serve, settings: &Settings) -> Option<String> {
 }
 
 /// As a shell reads it.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=+,@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -136,6 +136,21 @@ fn the_join_line_of_a_server_with_data_works_as_it_stands() {
     assert_eq!(summary["digest"], status["digest"]);
 }
 
+#[test]
+fn a_worker_with_data_comes_back_by_the_line_that_it_prints() {
+    let place = Place::new();
+    place.write("text.txt", "to be, or not to be, that is the question; ".repeat(300));
+    let flags = format!("{NETWORK} --steps 100000 --workers 1 --eval-every 100000 --data text.txt");
+    let mut server = serve(&place, "127.0.0.1:0", &flags);
+    let address = server.address.split(' ').next().unwrap().to_owned();
+    let a = join(&place, &address, "a", "--data text.txt");
+    wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
+    interrupt(&a);
+    let ran = Ran::of("join", a.wait_with_output().unwrap());
+    assert!(ran.stderr.contains(&format!("thinwire join {address} --out a --data text.txt")), "{}", ran.stderr);
+    server.kill();
+}
+
 /// A word that there was not yet when a run began stands at its default.
 #[test]
 fn a_run_of_before_a_word_goes_on() {

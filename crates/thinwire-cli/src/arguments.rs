@@ -48,7 +48,8 @@ pub struct Train {
     /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: zero-one-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Go on with the run in DIR, bit for bit; its own settings count
+    /// Go on with the run in DIR, bit for bit; its own settings count. With --steps N it becomes a run of N steps, also if it
+    /// was done
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
@@ -199,7 +200,7 @@ pub struct Join {
     /// [default: runs/TASK-OPTIMIZER-NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Start over although --out holds an unfinished run
+    /// Replace the run that --out holds
     #[arg(long)]
     pub overwrite: bool,
     /// Steps between checkpoints; 0: only when interrupted, and at the end [default: the server's]
@@ -274,7 +275,8 @@ pub struct Common {
     /// Attention heads
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub heads: Option<usize>,
-    /// Tokens the network sees at once
+    /// Tokens the network sees at once [default: 64, small: 128; with --finetune that of --from, or as many as the longest example
+    /// has, up to 512]
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub context: Option<usize>,
     /// bytes, or gpt2 (build with --features gpt2) [default: bytes]
@@ -335,10 +337,11 @@ pub struct Common {
     #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
     pub words: Vec<String>,
 
-    /// Where the run leaves its results [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER, or runs/compare-TASK]
+    /// Where the run leaves its results; a folder with a run is refused [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER,
+    /// or runs/compare-TASK, with a number behind it if a finished run is there]
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub out: Option<PathBuf>,
-    /// Start over although --out holds an unfinished run
+    /// Replace the run that --out, or the default folder, holds
     #[arg(long, help_heading = "Results")]
     pub overwrite: bool,
     /// Steps between checkpoints; 0: only when interrupted, and at the end [default: 0]
@@ -353,7 +356,8 @@ pub struct Common {
     /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub network: Option<PathBuf>,
-    /// Settings in TOML; flags count more
+    /// Settings in TOML, such as the config.toml of a run; flags count more, and what was derived from what they change is
+    /// derived anew
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
     pub config: Option<PathBuf>,
     /// One JSON object on standard output

@@ -2,10 +2,12 @@
 
 use crate::arguments::{Common, Compare};
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content};
 use crate::job::Job;
 use crate::record::Summary;
 use crate::report;
-use crate::screen::{bytes, duration, say};
+use crate::resume;
+use crate::screen::{Answers, bytes, duration, say};
 use crate::settings::Settings;
 use crate::team::Team;
 use crate::train::{self, link, task_name};
@@ -30,7 +32,8 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
     let dirs = summaries.iter().map(|summary| out.join(&summary.optimizer)).collect::<Vec<_>>();
     let page = train::write_report(&dirs, &out)?;
     if !flags.quiet {
-        say!("\n{}", table(&summaries));
+        let answers = Answers::beside(flags.json);
+        answers.line(&table(&summaries).to_string());
         say!(
             "Projected: a machine and a link for each worker; from the bytes and rounds of the run, and its measured compute and \
              packing.\nBytes are those that one worker sent. Results in {} · report {}",
@@ -49,9 +52,16 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     let flags = &arguments.common;
     let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
     let task = task_name(&job.settings);
-    let out = given.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("compare-{task}")));
+    let named = PathBuf::from("runs").join(format!("compare-{task}"));
+    let out = match &given.out {
+        Some(out) => out.clone(),
+        None if flags.overwrite => named,
+        None => folder::free(named, is_finished, team)?,
+    };
     let dirs = arguments.optimizers.iter().map(|name| out.join(name)).collect::<Vec<_>>();
-    train::prepare(&job, &dirs, flags.overwrite, team)?;
+    let _held = (folder::hold(std::slice::from_ref(&out), team)?, folder::hold(&dirs, team)?);
+    team.agree(may_replace(&out, flags.overwrite).map_err(Failure::Usage))?;
+    folder::prepare(&job, &dirs, flags.overwrite, team)?;
     let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
     team.everywhere(|| train::write(&out.join(LIST), &list).map_err(Failure::Run))?;
     // All settings first: what was not begun when the rest was interrupted is then known too.
@@ -71,9 +81,12 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
 /// Goes on with a comparison: what is done is read, what was interrupted goes on, what was not begun begins.
 fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>> {
     let flags = &arguments.common;
+    let _held = train::hold_again(out, team)?;
     let names = team.agree(listed(out, flags).map_err(Failure::Usage))?;
+    let dirs = names.iter().map(|name| out.join(name)).collect::<Vec<_>>();
+    let _held_below = folder::hold(&dirs, team)?;
     let mut summaries = Vec::new();
-    for dir in names.iter().map(|name| out.join(name)) {
+    for dir in dirs {
         let there = |file: &str| dir.join(file).exists();
         let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
         if done {
@@ -90,20 +103,40 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
     Ok(summaries)
 }
 
-fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
-    train::only_resumes(flags, out, false)?;
+/// Whether a comparison is in this folder whose runs have all ended.
+fn is_finished(out: &Path) -> bool {
+    let names = read_list(out).unwrap_or_default();
+    !names.is_empty() && names.iter().all(|name| Content::of(&out.join(name)) == Content::Finished)
+}
+
+/// A finished comparison is replaced only by `overwrite`, also if the new one is of other optimizers: they would mix in its report.
+fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        overwrite || !is_finished(out),
+        "{} holds a finished comparison; take another folder by --out, or replace it by --overwrite",
+        out.display()
+    );
+    Ok(())
+}
+
+fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {
     let list = std::fs::read_to_string(out.join(LIST));
     let list = list.with_context(|| format!("--resume {}: this is no folder of a comparison", out.display()))?;
     serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
 }
 
+fn listed(out: &Path, flags: &Common) -> anyhow::Result<Vec<String>> {
+    resume::only_resumes(flags, out, false)?;
+    read_list(out)
+}
+
 /// The job of one run of a comparison, as its settings say, and the parameters to start from if it was not begun.
 fn job(dir: &Path, begun: bool, flags: &Common, team: &Team) -> anyhow::Result<(Job, Option<Vec<f32>>)> {
     if begun {
-        return Ok((train::resume(flags, dir, team)?, None));
+        return Ok((resume::resume(flags, dir, team)?.job, None));
     }
     let mut settings = Settings::read(&dir.join("config.toml"))?;
-    train::placed(&mut settings, flags, team);
+    resume::placed(&mut settings, flags, team);
     let job = Job::new(settings)?;
     let initial = job.initial()?;
     Ok((job, Some(initial)))
@@ -166,6 +199,9 @@ fn table(runs: &[Summary]) -> Table {
     row("held-out loss", &|run| format!("{:.4}", run.val_loss));
     if runs.iter().any(|run| run.accuracy.is_some()) {
         row("accuracy", &|run| run.accuracy.map_or("–".to_owned(), |part| format!("{:.2} %", 100.0 * part)));
+    }
+    if runs.iter().any(|run| run.majority.is_some()) {
+        row("largest class", &|run| run.majority.map_or("–".to_owned(), |part| format!("{:.2} %", 100.0 * part)));
     }
     if runs.iter().any(|run| run.matthews.is_some()) {
         row("Matthews", &|run| run.matthews.map_or("–".to_owned(), |value| format!("{value:.3}")));

@@ -2,10 +2,10 @@
 
 use crate::settings::{Settings, TaskName, TokenizerName};
 use anyhow::{Context, Result, ensure};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use thinwire::{Checkpoint, Config, Name};
 use thinwire_models::task::bert::Bert;
-use thinwire_models::task::bert_classifier::BertClassifier;
+use thinwire_models::task::bert_classifier::{self, BertClassifier};
 use thinwire_models::task::gpt::Gpt;
 use thinwire_models::task::images::ImageTask;
 use thinwire_models::text::{self, Corpus};
@@ -19,8 +19,9 @@ pub struct Job {
     pub settings: Settings,
     pub config: Config,
     pub task: BuiltIn,
-    /// Of the data, as read.
+    /// Of the data, as read, and the files that it was read from.
     data: u64,
+    pub files: Vec<PathBuf>,
     /// Whether the learning rate is the recommended one.
     pub recommended: bool,
 }
@@ -58,8 +59,8 @@ impl Job {
     pub fn new(mut settings: Settings) -> Result<Job> {
         settings.resolve()?;
         let mut digest = Xxh3::new();
-        let task = built_in(&settings, &mut digest)?;
-        Job::of(task, digest.digest(), settings)
+        let (task, files) = built_in(&mut settings, &mut digest)?;
+        Job::of(task, digest.digest(), files, settings)
     }
 
     /// The same job under another optimizer: the data is not read again.
@@ -67,19 +68,20 @@ impl Job {
         let mut settings = given.clone();
         settings.set_name(optimizer)?;
         settings.resolve()?;
-        Job::of(self.task, self.data, settings)
+        settings.context = self.settings.context; // it may be the data that chose it
+        Job::of(self.task, self.data, self.files, settings)
     }
 
-    fn of(task: BuiltIn, data: u64, mut settings: Settings) -> Result<Job> {
+    fn of(task: BuiltIn, data: u64, files: Vec<PathBuf>, mut settings: Settings) -> Result<Job> {
         let digest = format!("{data:016x}");
         let before = settings.data_digest.get_or_insert_with(|| digest.clone());
         ensure!(*before == digest, "the data has changed since the run began, and it cannot go on as it was");
-        let recommended = settings.lr.is_none();
+        let recommended = settings.given.as_ref().map_or(settings.lr, |given| given.lr).is_none();
         let lr = recommended_lr(&settings, settings.name()?);
         settings.lr.get_or_insert(lr);
         let config = settings.config(task.get().tensors())?;
         settings.keep(&config)?;
-        Ok(Job { settings, config, task, data, recommended })
+        Ok(Job { settings, config, task, data, files, recommended })
     }
 
     /// The parameters that training starts from.
@@ -109,8 +111,8 @@ fn trained_parameters(dir: &Path) -> Result<Vec<f32>> {
     Ok(checkpoint.parameters()?)
 }
 
-/// The network and its data, which also goes into `digest`.
-fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
+/// The network, and the files of its data, which also goes into `digest`.
+fn built_in(settings: &mut Settings, digest: &mut Xxh3) -> Result<(BuiltIn, Vec<PathBuf>)> {
     let workers = settings.workers.expect("resolved");
     if settings.task == TaskName::Images {
         let images = images::read(settings.data.as_deref())?;
@@ -119,7 +121,8 @@ fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
             digest.update(&split.labels);
         }
         let (channels, blocks) = (settings.dim.expect("resolved"), settings.layers.expect("resolved"));
-        return Ok(BuiltIn::Images(ImageTask::new(images, channels, blocks)?));
+        let files = images::files(settings.data.as_deref())?;
+        return Ok((BuiltIn::Images(ImageTask::new(images, channels, blocks)?), files));
     }
     let tokenizer = match settings.tokenizer {
         TokenizerName::Bytes => {
@@ -128,7 +131,35 @@ fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
         }
         TokenizerName::Gpt2 => Tokenizer::gpt2(settings.tokenizer_files.as_deref())?,
     };
-    let shape = Shape {
+    if let Some(file) = settings.finetune.clone() {
+        ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
+        let eval = settings.finetune_eval.clone();
+        let (sentences, held_out) = (sentences::read(&file)?, eval.as_deref().map(sentences::read).transpose()?);
+        for example in held_out.iter().chain([&sentences]).flat_map(|sentences| &sentences.examples) {
+            digest.update(format!("{example:?}").as_bytes());
+        }
+        if settings.context.is_none() {
+            let all = || held_out.iter().chain([&sentences]);
+            let longest = all().flat_map(|sentences| bert_classifier::lengths(sentences, &tokenizer)).max();
+            settings.context = Some(context(settings, longest.unwrap_or(0)));
+        }
+        let task = BertClassifier::new(sentences, held_out, &tokenizer, shape(settings, &tokenizer))?;
+        return Ok((BuiltIn::BertClassifier(task), [Some(file), eval].into_iter().flatten().collect()));
+    }
+    let shape = shape(settings, &tokenizer);
+    let tokens = tokenizer.encode(&text::read(settings.data.as_deref())?);
+    digest.update(bytemuck::cast_slice(&tokens));
+    let corpus = Corpus::new(tokens, text::HELD_OUT)?;
+    corpus.check(workers, shape.context)?;
+    let task = match settings.task {
+        TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),
+        _ => BuiltIn::Bert(Bert::new(corpus, &tokenizer, shape)?),
+    };
+    Ok((task, text::files(settings.data.as_deref())?))
+}
+
+fn shape(settings: &Settings, tokenizer: &Tokenizer) -> Shape {
+    Shape {
         vocabulary: tokenizer.vocabulary(),
         context: settings.context.expect("resolved"),
         layers: settings.layers.expect("resolved"),
@@ -136,23 +167,15 @@ fn built_in(settings: &Settings, digest: &mut Xxh3) -> Result<BuiltIn> {
         heads: settings.heads.expect("resolved"),
         causal: settings.task == TaskName::Gpt,
         classes: 0,
-    };
-    if let Some(file) = &settings.finetune {
-        ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
-        let (sentences, held_out) =
-            (sentences::read(file)?, settings.finetune_eval.as_deref().map(sentences::read).transpose()?);
-        for example in held_out.iter().chain([&sentences]).flat_map(|sentences| &sentences.examples) {
-            digest.update(format!("{example:?}").as_bytes());
-        }
-        let task = BertClassifier::new(sentences, held_out, &tokenizer, shape)?;
-        return Ok(BuiltIn::BertClassifier(task));
     }
-    let tokens = tokenizer.encode(&text::read(settings.data.as_deref())?);
-    digest.update(bytemuck::cast_slice(&tokens));
-    let corpus = Corpus::new(tokens, text::HELD_OUT)?;
-    corpus.check(workers, shape.context)?;
-    Ok(match settings.task {
-        TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),
-        _ => BuiltIn::Bert(Bert::new(corpus, &tokenizer, shape)?),
-    })
+}
+
+/// The longest context that is chosen for sentences, BERT's own: attention takes time by its square.
+pub const LONGEST: usize = 512;
+
+/// The context for sentences of up to `longest` tokens: that of the pre-trained network, which knows no other positions, or one that
+/// all fit, if there is room.
+fn context(settings: &Settings, longest: usize) -> usize {
+    let pretrained = settings.from.as_deref().and_then(|from| Settings::read(&from.join("config.toml")).ok());
+    pretrained.and_then(|run| run.context).unwrap_or(longest.next_multiple_of(8).clamp(16, LONGEST))
 }

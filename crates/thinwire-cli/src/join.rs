@@ -4,18 +4,21 @@
 
 use crate::arguments::Join;
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Journal;
 use crate::logging;
 use crate::record::{Eval, Phases, Step, Summary};
 use crate::report;
 use crate::screen::{Screen, bytes, count, duration, say};
-use crate::serve::token;
+use crate::serve::{quoted, token};
 use crate::session::{GLANCE, round};
 use crate::settings::Settings;
-use crate::train::{self, STOP, empty, print, sample, task_name, write, write_report, write_settings};
+use crate::signals::STOP;
+use crate::train::{self, print, sample, task_name, write, write_report, write_settings};
 use anyhow::{Context, ensure};
 use cpu_time::ThreadTime;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,6 +30,8 @@ use tracing_subscriber::filter::LevelFilter;
 const LAST_ROUND: Duration = Duration::from_secs(5);
 
 pub fn command(arguments: &Join) -> Outcome {
+    let there = arguments.out.as_deref().filter(|out| out.is_dir());
+    let mut held = there.map(folder::lock).transpose().map_err(Failure::Usage)?;
     let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
     let back = back.filter(|_| !arguments.overwrite);
     let options = options(arguments, back.as_ref()).map_err(Failure::Usage)?;
@@ -42,6 +47,9 @@ pub fn command(arguments: &Join) -> Outcome {
     let job = job(arguments, &group).map_err(Failure::Usage)?;
     let named = || PathBuf::from("runs").join(format!("{}-{}-{name}", task_name(&job.settings), job.config.name));
     let dir = arguments.out.clone().unwrap_or_else(named);
+    if held.is_none() {
+        held = Some(folder::lock(&dir).map_err(Failure::Usage)?);
+    }
     if back.is_none() {
         prepare(&dir, arguments.overwrite).map_err(Failure::Usage)?;
     }
@@ -65,6 +73,7 @@ pub fn command(arguments: &Join) -> Outcome {
             job.settings.lr.expect("resolved"),
             dir.display()
         );
+        crate::data::announce(&job);
     }
     let first = member.steps();
     let journal = if back.is_some() { Journal::go_on(&dir, first) } else { Journal::create(&dir) };
@@ -81,6 +90,7 @@ pub fn command(arguments: &Join) -> Outcome {
     if arguments.json {
         print(&summary)?;
     }
+    drop(held);
     Ok(())
 }
 
@@ -94,7 +104,7 @@ fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOp
         }
         (Some(name), None) => name.clone(),
         (None, Some(back)) => back.name.clone(),
-        (None, None) => format!("{}-{}", host(), std::process::id()),
+        (None, None) => format!("{}-{}", host().unwrap_or("worker".to_owned()), std::process::id()),
     };
     Ok(JoinOptions {
         run: back.map(|back| back.run.clone()),
@@ -108,12 +118,12 @@ fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOp
 }
 
 /// This machine's name, as far as a worker's name may have it.
-fn host() -> String {
+pub fn host() -> Option<String> {
     let named = std::fs::read_to_string("/etc/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     let named = named.or_else(|| std::env::var("COMPUTERNAME").ok()).unwrap_or_default();
     let kept = named.trim().chars().filter(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(*letter)).take(40);
     let kept = kept.collect::<String>();
-    if kept.is_empty() { "worker".to_owned() } else { kept }
+    (!kept.is_empty()).then_some(kept)
 }
 
 /// The job that the server has, with this machine's files.
@@ -137,13 +147,17 @@ fn job(arguments: &Join, group: &RemoteGroup) -> anyhow::Result<Job> {
 }
 
 fn prepare(dir: &Path, overwrite: bool) -> anyhow::Result<()> {
-    let unfinished = dir.join("checkpoint").exists() && !dir.join("summary.json").exists();
+    let content = match Content::of(dir) {
+        Content::Nothing => "no",
+        Content::Unfinished => "an unfinished",
+        Content::Finished => "a finished",
+    };
     ensure!(
-        !unfinished || overwrite,
-        "{} holds an unfinished run; take another folder by --out, or start over by --overwrite",
+        overwrite || content == "no",
+        "{} holds {content} run; take another folder by --out, or start over by --overwrite",
         dir.display()
     );
-    empty(dir)
+    folder::empty(dir)
 }
 
 /// One worker's loop.
@@ -213,7 +227,7 @@ impl<'a> Work<'a> {
             let done = self.member.steps();
             if done / every > evaluated && !self.member.is_done() {
                 evaluated = done / every;
-                self.evaluate(GLANCE).map_err(Failure::Run)?;
+                self.evaluate(GLANCE, false).map_err(Failure::Run)?;
             }
             if self.checkpoint_every > 0 && done / self.checkpoint_every > saved {
                 saved = done / self.checkpoint_every;
@@ -221,7 +235,10 @@ impl<'a> Work<'a> {
             }
         }
         self.save().map_err(Failure::Run)?;
-        let score = self.evaluate(self.job.settings.eval_examples.unwrap_or(usize::MAX)).map_err(Failure::Run)?;
+        let examples = self.job.settings.eval_examples.unwrap_or(usize::MAX);
+        let Some(score) = self.evaluate(examples, true).map_err(Failure::Run)? else {
+            return Err(self.interrupted(arguments));
+        };
         self.screen.close();
         let summary = self.summary(&score);
         let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
@@ -269,12 +286,21 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// All that is asked for, by this worker alone: nobody waits for another's evaluation.
-    fn evaluate(&mut self, examples: usize) -> anyhow::Result<Score> {
+    /// All that is asked for, by this worker alone: nobody waits for another's evaluation. The `last` one shows how far it is, and
+    /// ends without a score when the user wants to stop.
+    fn evaluate(&mut self, examples: usize, last: bool) -> anyhow::Result<Option<Score>> {
         let (task, settings) = (self.job.task.get(), &self.job.settings);
         let alone = Share { rank: 0, workers: 1 };
         let mut learner = task.learner(alone, settings.batch.expect("resolved"), settings.seed.expect("resolved"));
-        let score = learner.evaluate(&self.params, examples);
+        let screen = &mut self.screen;
+        let mut watch = |done, of| match last {
+            false => ControlFlow::Continue(()),
+            true => {
+                screen.evaluating(done, of);
+                if STOP.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+        };
+        let Some(score) = learner.evaluate_watched(&self.params, examples, &mut watch) else { return Ok(None) };
         self.screen.eval(score.mean_loss());
         self.journal.eval(Eval {
             step: self.member.steps(),
@@ -283,7 +309,7 @@ impl<'a> Work<'a> {
             matthews: score.matthews(),
         })?;
         self.journal.flush()?;
-        Ok(score)
+        Ok(Some(score))
     }
 
     fn save(&mut self) -> anyhow::Result<()> {
@@ -300,10 +326,11 @@ impl<'a> Work<'a> {
         self.member.leave();
         Failure::Interrupted(format!(
             "interrupted after {done} of {steps} steps; the others go on. This worker's checkpoint is in {}\n\
-             come back:  thinwire join {} --out {}",
+             come back:  thinwire join {} --out {}{}",
             self.dir.join("checkpoint").display(),
             arguments.server,
-            self.dir.display()
+            quoted(&self.dir.display().to_string()),
+            files_again(arguments)
         ))
     }
 
@@ -330,6 +357,24 @@ impl<'a> Work<'a> {
     }
 }
 
+/// The files that this worker was given, as flags.
+fn files_again(arguments: &Join) -> String {
+    let files = [
+        ("--data", &arguments.data),
+        ("--finetune", &arguments.finetune),
+        ("--finetune-eval", &arguments.finetune_eval),
+        ("--tokenizer-files", &arguments.tokenizer_files),
+        ("--ca", &arguments.ca),
+        ("--cert", &arguments.cert),
+        ("--key", &arguments.key),
+        ("--token-file", &arguments.token_file),
+    ];
+    let flag = |(flag, path): &(&str, &Option<PathBuf>)| {
+        path.as_ref().map(|path| format!(" {flag} {}", quoted(&path.display().to_string())))
+    };
+    files.iter().filter_map(flag).collect()
+}
+
 /// After Ctrl-C ends a wait for a round that does not come.
 fn end_with_signal(interrupter: Interrupter) {
     let watch = move || {
@@ -354,7 +399,7 @@ fn conclude(job: &Job, summary: &Summary, params: &[f32], dir: &Path, page: &Pat
         }
         say!("");
     }
-    let accuracy = summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %", 100.0 * part));
+    let accuracy = train::accuracy(summary);
     say!("loss      {:.4} in training, {:.4} held out{accuracy}", summary.train_loss, summary.val_loss);
     say!(
         "sent      {} by this worker, {:.2} bits a parameter a step",

@@ -5,19 +5,26 @@
 //! | [`arguments`] | the command line |
 //! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
 //! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
+//! | [`data`] | what was read, and what of it is cut, for people |
 //! | [`session`] | the loop that trains, of one worker of a group |
+//! | [`folder`] | the folder of a run: its lock, and what is in it already |
+//! | [`resume`] | how a run goes on, and what must be as it was |
+//! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`units`] | numbers with units, as people write them |
 //! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`] | the commands |
 //!
-//! Standard output carries results (`--json`), standard error everything else. Exit codes: 0 done, 2 bad usage
+//! Standard output carries what was asked for: one JSON object with `--json`, else the tables and the advice of `plan`, `bench`, `probe`
+//! and `compare`. Standard error carries everything else. Exit codes: 0 done, 2 bad usage
 //! or input, 1 a run that failed, 130 interrupted, after its checkpoint is written.
 
 mod arguments;
 mod bench;
 mod compare;
+mod data;
 mod failure;
+mod folder;
 mod job;
 #[cfg(feature = "server")]
 mod join;
@@ -28,11 +35,13 @@ mod plan;
 mod probe;
 mod record;
 mod report;
+mod resume;
 mod screen;
 #[cfg(feature = "server")]
 mod serve;
 mod session;
 mod settings;
+mod signals;
 mod team;
 mod train;
 mod units;
@@ -116,6 +125,9 @@ fn report_command(arguments: &arguments::Report) -> Outcome {
     let runs = report::find(&arguments.dirs).map_err(Failure::Usage)?;
     let out = arguments.out.clone().unwrap_or_else(|| arguments.dirs[0].join("report.html"));
     let written = report::write(&runs, &out, arguments.bandwidth).map_err(Failure::Usage)?;
+    for warning in runs.iter().flat_map(|run| &run.warnings) {
+        say!("warning: {warning}");
+    }
     let plural = if runs.len() == 1 { "" } else { "s" };
     say!("{} run{plural} → {} (and {} plots beside it)", runs.len(), out.display(), written.len() - 1);
     Ok(())

@@ -7,7 +7,7 @@
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
 use crate::report::figures::{bandwidth as rate, seconds as time};
-use crate::screen::{bytes, say};
+use crate::screen::{Answers, bytes, say};
 use crate::team::{Team, gather};
 use crate::train;
 use anyhow::{Context, Result, ensure};
@@ -103,7 +103,7 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
         probed.means.push(first(team.run(workers, 1, deadline, |group| mean(group, kind, arguments)))?);
     }
     if team.leads() && !arguments.quiet {
-        show(&probed);
+        show(&probed, Answers::beside(arguments.json));
     }
     if team.leads() && arguments.json {
         train::print(&probed)?;
@@ -346,14 +346,14 @@ fn median(values: &[f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn show(probed: &Probed) {
+fn show(probed: &Probed, answers: Answers) {
     let table = |header: &[&str], rows: Vec<Vec<String>>| {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
         table.column_iter_mut().skip(1).for_each(|column| {
             column.set_cell_alignment(CellAlignment::Right);
         });
-        say!("\n{table}");
+        answers.line(&table.to_string());
     };
     let pair = |pair: &Pair| {
         let hosts = [probed.hosts[pair.from], probed.hosts[pair.to]];
@@ -362,7 +362,8 @@ fn show(probed: &Probed) {
         vec![format!("{} → {}, {place}", pair.from, pair.to), time(pair.latency_seconds), rate(pair.bits_per_second)]
     };
     table(&["workers", "latency", "rate"], probed.pairs.iter().map(pair).collect());
-    say!("all at once, each to the next: {} a worker, at the slowest", rate(probed.bits_per_second_all_at_once));
+    let rate_of_all = rate(probed.bits_per_second_all_at_once);
+    answers.line(&format!("all at once, each to the next: {rate_of_all} a worker, at the slowest"));
     let longest = probed.means.iter().map(|mean| mean.seconds).fold(0.0, f64::max);
     let mean = |mean: &Mean| {
         let sent = bytes(mean.bytes_sent_per_worker as f64);

@@ -82,8 +82,17 @@ pub struct Summary {
     pub val_loss: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
+    /// The accuracy of whoever always answers the most frequent class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub majority: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matthews: Option<f64>,
+    /// Sentences that are longer than the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
+    /// The files of the data, as they are called in the folder that was given; none for what is compiled in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_files: Vec<String>,
     /// Of the final parameters' bytes.
     pub digest: String,
     pub bytes_sent_per_worker: u64,
@@ -103,6 +112,17 @@ pub struct Summary {
     /// What the plan said; none if only the run could tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<Planned>,
+}
+
+/// Sentences that lost their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    pub examples: usize,
+    /// Of so many.
+    pub of: usize,
+    pub context: usize,
+    /// Tokens of the longest.
+    pub longest: usize,
 }
 
 /// What was planned of a run.

@@ -1,4 +1,4 @@
-//! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere.
+//! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere. And where answers go.
 
 use crate::journal::Totals;
 use crate::record::Step;
@@ -31,6 +31,8 @@ pub struct Screen {
     units: usize,
     unit: &'static str,
     val_loss: Option<f64>,
+    /// Whether the bar is of an evaluation.
+    evaluates: bool,
 }
 
 impl Screen {
@@ -49,7 +51,7 @@ impl Screen {
             bar.reset_eta();
         }
         let now = Instant::now();
-        Screen { bar, quiet, began: now, said: now, first, steps, units, unit, val_loss: None }
+        Screen { bar, quiet, began: now, said: now, first, steps, units, unit, val_loss: None, evaluates: false }
     }
 
     /// After `last`, with the sums of all steps so far.
@@ -89,6 +91,29 @@ impl Screen {
         }
     }
 
+    /// How far an evaluation is.
+    pub fn evaluating(&mut self, done: usize, of: usize) {
+        if self.quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => {
+                if !std::mem::replace(&mut self.evaluates, true) {
+                    bar.set_length(of as u64);
+                    bar.set_position(0);
+                    bar.reset_eta();
+                    bar.set_message("held-out examples evaluated");
+                }
+                bar.set_position(done as u64);
+            }
+            None if self.said.elapsed() >= PAUSE => {
+                self.said = Instant::now();
+                say!("evaluating: {done} of {of} held-out examples");
+            }
+            None => {}
+        }
+    }
+
     pub fn eval(&mut self, val_loss: f64) {
         self.val_loss = Some(val_loss);
     }
@@ -100,9 +125,36 @@ impl Screen {
     }
 }
 
-/// Of the terminal that standard error is, if it is one.
-pub fn width() -> Option<usize> {
-    terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0))
+/// Where the tables and the advice go that a command was asked for: to standard output, or to standard error where standard output
+/// has one JSON object and nothing else.
+#[derive(Clone, Copy)]
+pub struct Answers {
+    json: bool,
+}
+
+impl Answers {
+    pub fn beside(json: bool) -> Answers {
+        Answers { json }
+    }
+
+    /// Whoever reads may have read enough, as `head` does: then the rest is dropped.
+    pub fn line(&self, line: &str) {
+        use std::io::Write as _;
+        if self.json {
+            say!("{line}");
+        } else {
+            let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// Of the terminal that it goes to, if it is one.
+    pub fn width(&self) -> Option<usize> {
+        let size = match self.json {
+            true => terminal_size::terminal_size_of(std::io::stderr()),
+            false => terminal_size::terminal_size_of(std::io::stdout()),
+        };
+        size.map(|(width, _)| usize::from(width.0))
+    }
 }
 
 /// Broken between words into lines that fit.

@@ -9,7 +9,8 @@ use crate::logging;
 use crate::report;
 use crate::screen::{bytes, count, say};
 use crate::settings::Settings;
-use crate::train::{STOP, common_settings, print, task_name};
+use crate::signals::STOP;
+use crate::train::{common_settings, print, task_name};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -116,26 +117,70 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
                 report::shown(&job.config.name.to_string()),
                 dir.display()
             );
-            let (address, here) = (server.address(), server.address().ip().is_unspecified());
-            let host = if here { format!("THIS-HOST:{}", address.port()) } else { address.to_string() };
+            let (address, everywhere) = (server.address(), server.address().ip().is_unspecified());
+            let host = if everywhere { format!("{}:{}", this_host(), address.port()) } else { address.to_string() };
             say!("page      {scheme}://{host}/");
-            say!("workers   thinwire join {host}{}", shown_flags(arguments));
+            say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.settings));
+            if let Some(elsewhere) = elsewhere(arguments, &job.settings) {
+                say!("          {elsewhere}");
+            }
         });
     }
     Ok((server, dir))
 }
 
-/// What else a worker has to give.
-fn shown_flags(arguments: &Serve) -> String {
+/// This machine's name, by which others may know it.
+fn this_host() -> String {
+    crate::join::host().unwrap_or_else(|| "THIS-HOST".to_owned())
+}
+
+/// What else a worker has to give: the files as they are called here.
+fn shown_flags(arguments: &Serve, settings: &Settings) -> String {
     let mut flags = String::new();
+    for (path, flag) in files(arguments, settings) {
+        flags += &path.map_or(String::new(), |path| format!(" {flag} {}", quoted(&path.display().to_string())));
+    }
     for (given, flag) in [
         (arguments.tls_cert.is_some(), " --ca CA.pem"),
         (arguments.client_ca.is_some(), " --cert CERT.pem --key KEY.pem"),
-        (arguments.token_file.is_some(), " --token-file FILE"),
     ] {
         flags += if given { flag } else { "" };
     }
     flags
+}
+
+fn files<'a>(arguments: &'a Serve, settings: &'a Settings) -> [(Option<&'a PathBuf>, &'static str); 5] {
+    [
+        (settings.data.as_ref(), "--data"),
+        (settings.finetune.as_ref(), "--finetune"),
+        (settings.finetune_eval.as_ref(), "--finetune-eval"),
+        (settings.tokenizer_files.as_ref(), "--tokenizer-files"),
+        (arguments.token_file.as_ref(), "--token-file"),
+    ]
+}
+
+/// What is not the same on other machines, or not known here.
+fn elsewhere(arguments: &Serve, settings: &Settings) -> Option<String> {
+    let there =
+        files(arguments, settings).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
+    let mut words = Vec::new();
+    if !there.is_empty() {
+        words.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
+    }
+    if arguments.tls_cert.is_some() {
+        words.push("CA.pem is the certificate that has signed --tls-cert".to_owned());
+    }
+    (!words.is_empty()).then(|| format!("({})", words.join("; ")))
+}
+
+/// As a shell reads it.
+pub fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "-_./:=+,@%".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 fn job(arguments: &Serve) -> anyhow::Result<Job> {
@@ -251,4 +296,16 @@ fn conclude(status: &Status, dir: &Path) {
     );
     say!("digest    {}", status.digest.as_deref().unwrap_or_default());
     say!("results   {}", dir.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn paths_are_quoted_for_a_shell() {
+        assert_eq!(quoted("/data/book.txt"), "/data/book.txt");
+        assert_eq!(quoted("/my data/it's.txt"), "'/my data/it'\\''s.txt'");
+        assert_eq!(quoted(""), "''");
+    }
 }

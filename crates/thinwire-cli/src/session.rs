@@ -6,11 +6,13 @@
 use crate::job::Job;
 use crate::journal::{Journal, Totals};
 use crate::record::{Eval, Phases, Step};
+use crate::resume;
 use crate::screen::{Screen, say};
 use crate::team;
 use anyhow::Result;
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -140,7 +142,7 @@ impl<'a> Session<'a> {
                 let stop = state.exchange_notes()?;
                 next_note = done + state.pace;
                 if evaluates && done < steps {
-                    state.evaluate(GLANCE)?;
+                    state.evaluate(GLANCE, false)?;
                 }
                 if stop && done < steps {
                     state.say_that_it_stops();
@@ -154,8 +156,11 @@ impl<'a> Session<'a> {
             }
         }
         state.save()?; // before the evaluation, which may take long: nothing of the training is lost with it
-        let score = state.evaluate(settings.eval_examples.unwrap_or(usize::MAX))?;
-        Ok(state.end(Some(score), first, units, began))
+        let score = state.evaluate(settings.eval_examples.unwrap_or(usize::MAX), true)?;
+        if score.is_none() {
+            state.say_that_it_stops();
+        }
+        Ok(state.end(score, first, units, began))
     }
 
     fn checkpoint(&self) -> std::path::PathBuf {
@@ -237,15 +242,29 @@ impl Loop<'_> {
         Ok(notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<_, _>>()?)
     }
 
-    /// Everybody's score of `examples` held-out examples together. Between two syncs each worker scores its own view.
-    fn evaluate(&mut self, examples: usize) -> Result<Score> {
-        let part = self.learner.evaluate(&self.params, examples);
-        self.note.score = Some((part.loss, part.count, part.confusion));
-        let mut score = Score::default();
-        for note in self.tell()? {
-            if let Some((loss, count, confusion)) = note.score {
-                score.add(&Score { loss, count, confusion });
+    /// Everybody's score of `examples` held-out examples together. Between two syncs each worker scores its own view. The `last`
+    /// one may take long: it shows how far it is, and ends without a score when the user wants to stop.
+    fn evaluate(&mut self, examples: usize, last: bool) -> Result<Option<Score>> {
+        let (screen, stop) = (&mut self.screen, self.session.stop);
+        let mut watch = |done, of| match last {
+            false => ControlFlow::Continue(()),
+            true => {
+                if let Some(screen) = screen {
+                    screen.evaluating(done, of);
+                }
+                if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             }
+        };
+        let part = self.learner.evaluate_watched(&self.params, examples, &mut watch);
+        self.note.stop = part.is_none();
+        self.note.score = part.map(|part| (part.loss, part.count, part.confusion));
+        let notes = self.tell()?;
+        if notes.iter().any(|note| note.stop) {
+            return Ok(None);
+        }
+        let mut score = Score::default();
+        for (loss, count, confusion) in notes.into_iter().filter_map(|note| note.score) {
+            score.add(&Score { loss, count, confusion });
         }
         if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
             screen.eval(score.mean_loss());
@@ -257,7 +276,7 @@ impl Loop<'_> {
             })?;
             journal.flush()?;
         }
-        Ok(score)
+        Ok(Some(score))
     }
 
     /// Of a launcher's processes worker 0 says it, and not before all workers have met: when one was lost, a launcher tells the
@@ -272,6 +291,9 @@ impl Loop<'_> {
     }
 
     fn save(&mut self) -> Result<()> {
+        if resume::writes_beside(self.worker.rank()) {
+            resume::write_beside(self.session.job, self.session.dir)?;
+        }
         Ok(self.worker.save(&self.session.checkpoint(), &self.params)?)
     }
 

@@ -11,9 +11,12 @@
 //! kappa = 8
 //! ```
 //!
-//! What a run writes beside its results as `config.toml` has every word filled in, and can be given to `--config` again.
+//! What a run writes beside its results as `config.toml` has every word filled in, and can be given to `--config` again. Its
+//! table `[given]` has what the user gave: so, when `--config` comes with other `--steps`, what was derived from the old ones is
+//! derived anew. Without that table everything in a file counts as given.
 
 use crate::arguments::Common;
+use crate::screen::say;
 use crate::team::Team;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -137,6 +140,9 @@ pub struct Settings {
     pub eval_examples: Option<usize>,
 
     pub optimizer: toml::Table,
+    /// What the user gave; all else was derived from it. Files that were written by hand, or before there was this, have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given: Option<Box<Settings>>,
     /// Words for one optimizer of several, by its name.
     #[serde(skip)]
     pub only: BTreeMap<String, toml::Table>,
@@ -153,7 +159,49 @@ impl Settings {
     /// The file of `--config`, if any, and the flags over it.
     pub fn of(flags: &Common) -> Result<Settings> {
         let mut settings = flags.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::read)?;
-        settings.data_digest = None; // of the run that wrote the file
+        let of_a_run = settings.data_digest.take().is_some(); // of the data of the run that wrote the file
+        let known = settings.given.is_some();
+        let mut given = settings.given.take().map_or_else(|| settings.clone(), |given| *given);
+        let before = settings.clone();
+        settings.apply(flags)?;
+        given.apply(flags)?;
+        if let (true, false, Some(path)) = (of_a_run, known, &flags.config)
+            && before.steps != settings.steps
+        {
+            say!(
+                "note: {} does not tell what was derived from its steps: its warm-up, its evaluations and its optimizer settings are kept",
+                path.display()
+            );
+        }
+        settings.derive_anew(&before, &given);
+        settings.given = Some(Box::new(given));
+        Ok(settings)
+    }
+
+    /// Lets go of what was derived from settings that are not what they were `before`.
+    fn derive_anew(&mut self, before: &Settings, given: &Settings) {
+        let network = |of: &Settings| (of.task, of.size, of.tokenizer, of.finetune.clone(), of.layers, of.dim);
+        let schedule = |of: &Settings| (of.steps, of.warmup, of.decay, of.floor);
+        if network(self) != network(before) {
+            *self = given.clone();
+        } else if schedule(self) != schedule(before) {
+            self.warmup = given.warmup;
+            self.eval_every = given.eval_every;
+            self.optimizer = given.optimizer.clone();
+        }
+    }
+
+    /// Other steps for a run that goes on: what was derived from the old ones, such as the warm-up, is past and stays.
+    pub fn lengthen(&mut self, steps: u64) {
+        self.steps = Some(steps);
+        if let Some(given) = &mut self.given {
+            given.steps = Some(steps);
+        }
+    }
+
+    /// Takes the flags over what is there.
+    fn apply(&mut self, flags: &Common) -> Result<()> {
+        let settings = self;
         if let Some(task) = &flags.task {
             settings.task = word("task", task)?;
         }
@@ -195,7 +243,7 @@ impl Settings {
                 None => settings.optimizer.insert(key.trim().to_owned(), value),
             };
         }
-        Ok(settings)
+        Ok(())
     }
 
     /// The optimizer's name.
@@ -207,6 +255,15 @@ impl Settings {
     }
 
     pub fn set_name(&mut self, name: &str) -> Result<()> {
+        if let Some(given) = &mut self.given {
+            // Another optimizer than the file's: what was derived for that one does not count.
+            let other = self.optimizer.get("name").is_some_and(|before| before.as_str() != Some(name));
+            if other {
+                self.optimizer = given.optimizer.clone();
+                self.lr = given.lr;
+            }
+            given.set_name(name)?;
+        }
         self.optimizer.insert("name".to_owned(), toml::Value::String(name.to_owned()));
         if let Some(words) = self.only.get(name) {
             self.optimizer.extend(words.clone());
@@ -257,6 +314,16 @@ impl Settings {
         }
     }
 
+    /// A run may be resumed, or its settings used again, from another folder.
+    fn absolute(&mut self) -> Result<()> {
+        let paths =
+            [&mut self.data, &mut self.finetune, &mut self.finetune_eval, &mut self.from, &mut self.tokenizer_files];
+        for path in paths.into_iter().flatten() {
+            *path = std::path::absolute(&*path)?;
+        }
+        self.given.as_mut().map_or(Ok(()), |given| given.absolute())
+    }
+
     /// Fills in every word but those of the optimizer.
     pub fn resolve(&mut self) -> Result<()> {
         let images = self.task == TaskName::Images;
@@ -266,12 +333,7 @@ impl Settings {
         for (given, flag) in [(self.heads.is_some(), "heads"), (self.context.is_some(), "context")] {
             ensure!(!(images && given), "--{flag} is for --task gpt and bert");
         }
-        // A run may be resumed, or its settings used again, from another folder.
-        let paths =
-            [&mut self.data, &mut self.finetune, &mut self.finetune_eval, &mut self.from, &mut self.tokenizer_files];
-        for path in paths.into_iter().flatten() {
-            *path = std::path::absolute(&*path)?;
-        }
+        self.absolute()?;
         let small = self.size == Size::Small;
         if images {
             self.layers.get_or_insert(1);
@@ -280,7 +342,9 @@ impl Settings {
             self.layers.get_or_insert(if small { 6 } else { 4 });
             let dim = *self.dim.get_or_insert(if small { 384 } else { 128 });
             self.heads.get_or_insert(if dim.is_multiple_of(64) && small { dim / 64 } else { 4 });
-            self.context.get_or_insert(if small { 128 } else { 64 });
+            if !sentences {
+                self.context.get_or_insert(if small { 128 } else { 64 }); // sentences choose it by their length
+            }
         }
         let steps = *self.steps.get_or_insert(match (images, sentences) {
             (true, _) => 600,

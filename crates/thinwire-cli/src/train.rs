@@ -1,24 +1,26 @@
 //! `thinwire train`: one run, from its settings to its summary.
 
 use crate::arguments::{Common, Train};
+use crate::data;
 use crate::failure::{Failure, Outcome};
+use crate::folder::{self, Content, Held};
 use crate::job::{BuiltIn, Job};
-use crate::journal::{Journal, Totals};
+use crate::journal::Totals;
 use crate::plan::{hindsight, network};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
+use crate::resume::{self, Resumed};
 use crate::screen::{bytes, count, duration, say};
 use crate::session::{End, Session};
 use crate::settings::{Settings, TaskName};
-use crate::team::{self, Team};
-use anyhow::{Context, anyhow};
+use crate::signals::STOP;
+use crate::team::Team;
+use anyhow::Context;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use thinwire::{Checkpoint, Config, Name, Plan};
+use thinwire::{Config, Name, Plan};
 use thinwire_models::Score;
 use thinwire_models::task::gpt::Gpt;
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,10 +33,25 @@ const SAMPLE: usize = 300;
 
 pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let flags = &arguments.common;
-    let (job, dir, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    if initial.is_some() {
-        prepare(&job, std::slice::from_ref(&dir), flags.overwrite, team)?;
-    }
+    // Before anything in it is read: another run may be about to change it.
+    let resumed = arguments.resume.as_ref().map(|dir| hold_again(dir, team)).transpose()?;
+    let (job, initial, (dir, _held)) = match (&arguments.resume, resumed) {
+        (Some(dir), Some(held)) => {
+            let resumed = team.agree(resumed_from(arguments, dir, team).map_err(Failure::Usage))?;
+            if resumed.instead_of.is_some() {
+                team.everywhere(|| resumed.relabel(dir).map_err(Failure::Run))?;
+                if team.leads() && !flags.quiet {
+                    resumed.tell();
+                }
+            }
+            (resumed.job, None, (dir.clone(), held))
+        }
+        _ => {
+            let (job, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
+            let place = started(&job, flags, team)?;
+            (job, Some(initial), place)
+        }
+    };
     let Some((summary, params)) = run(&job, &dir, initial.as_deref(), flags, team)? else { return Ok(()) };
     let page = write_report(std::slice::from_ref(&dir), &dir)?;
     if !flags.quiet {
@@ -50,11 +67,35 @@ pub fn command(arguments: &Train, team: &Team) -> Outcome {
     Ok(())
 }
 
-/// The job, its folder, and the parameters to start from, unless it goes on from a checkpoint.
-fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<Vec<f32>>)> {
-    if let Some(dir) = &arguments.resume {
-        return Ok((resumed(arguments, dir, team)?, dir.clone(), None));
-    }
+/// Locks the folder of a run that goes on; one that is not there is for [`resume::resume`] to refuse, and not to be made.
+pub fn hold_again(dir: &Path, team: &Team) -> Outcome<Vec<Held>> {
+    let there = team.as_worker_0_sees(dir.is_dir())?;
+    if there { folder::hold(&[dir.to_owned()], team) } else { Ok(Vec::new()) }
+}
+
+/// The folder of a run that begins: locked, and empty.
+fn started(job: &Job, flags: &Common, team: &Team) -> Outcome<(PathBuf, Vec<Held>)> {
+    let dir = match &job.settings.out {
+        Some(out) => out.clone(),
+        None if flags.overwrite => usual_folder(job),
+        None => folder::free(usual_folder(job), |dir| Content::of(dir) == Content::Finished, team)?,
+    };
+    let dirs = [dir];
+    let held = folder::hold(&dirs, team)?;
+    folder::prepare(job, &dirs, flags.overwrite, team)?;
+    let [dir] = dirs;
+    Ok((dir, held))
+}
+
+/// The run that goes on in `dir`.
+fn resumed_from(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Resumed> {
+    let flags = &arguments.common;
+    resume::only_resumes(&Common { steps: None, ..flags.clone() }, dir, arguments.optimizer.is_some())?;
+    resume::resume(flags, dir, team)
+}
+
+/// The job, and the parameters to start from.
+fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Vec<f32>)> {
     let mut settings = Settings::of(&arguments.common)?;
     let name = match &arguments.optimizer {
         Some(name) => name.clone(),
@@ -65,55 +106,14 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, PathBuf, Option<
     settings.fit(team)?;
     let job = Job::new(settings)?;
     let initial = job.initial()?;
-    let dir = folder(&job);
-    Ok((job, dir, Some(initial)))
-}
-
-/// The job of a run that was interrupted: its own settings, and none of the flags'.
-fn resumed(arguments: &Train, dir: &Path, team: &Team) -> anyhow::Result<Job> {
-    let flags = &arguments.common;
-    only_resumes(flags, dir, arguments.optimizer.is_some())?;
-    resume(flags, dir, team)
-}
-
-/// Refuses flags that a resumed run has its own settings for.
-pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> anyhow::Result<()> {
-    let given = Settings::of(&Common { config: None, transport: None, deadline: None, hosts: None, ..flags.clone() })?;
-    anyhow::ensure!(
-        given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --json and --quiet beside it",
-        dir.display()
-    );
-    Ok(())
-}
-
-/// The job of the run in `dir`, which has a checkpoint.
-pub fn resume(flags: &Common, dir: &Path, team: &Team) -> anyhow::Result<Job> {
-    let mut settings = Settings::read(&dir.join("config.toml"))
-        .with_context(|| format!("--resume {}: this is no folder of a run", dir.display()))?;
-    let checkpoint = Checkpoint::open(dir.join("checkpoint"))
-        .with_context(|| format!("--resume {}: the run has no checkpoint to go on from", dir.display()))?;
-    let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
-    Journal::check(dir, done)?;
-    let finished = done >= steps && dir.join("summary.json").exists();
-    anyhow::ensure!(!finished, "--resume {}: the run is done, all {steps} steps of it", dir.display());
-    placed(&mut settings, flags, team);
-    Job::new(settings)
-}
-
-/// Where the workers of a run that goes on are now. If they are others than before, the engine regroups.
-pub fn placed(settings: &mut Settings, flags: &Common, team: &Team) {
-    settings.deadline = flags.deadline.or(settings.deadline);
-    settings.workers = team.size().or(settings.workers);
-    settings.hosts = if team.size().is_some() { None } else { flags.hosts.or(settings.hosts) };
+    Ok((job, initial))
 }
 
 /// Where a run leaves its results, if nobody says.
-fn folder(job: &Job) -> PathBuf {
+fn usual_folder(job: &Job) -> PathBuf {
     let task = task_name(&job.settings);
     let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" }; // beside the run that it is made from
-    let named = || PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name));
-    job.settings.out.clone().unwrap_or_else(named)
+    PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name))
 }
 
 pub fn task_name(settings: &Settings) -> &'static str {
@@ -123,67 +123,6 @@ pub fn task_name(settings: &Settings) -> &'static str {
         TaskName::Images => "images",
     }
 }
-
-/// Makes the folders. A finished run in one is replaced; an unfinished one only by `overwrite`: somebody may want to go on.
-/// All of them, on all machines, are looked at before the first is emptied.
-pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Outcome {
-    team.agree(
-        dirs.iter().try_for_each(|dir| may_replace(job, dir, overwrite, &team.launch())).map_err(Failure::Usage),
-    )?;
-    team.everywhere(|| dirs.iter().try_for_each(|dir| empty(dir)).map_err(Failure::Usage))
-}
-
-/// `launch` is what the hint to resume begins with.
-fn may_replace(job: &Job, dir: &Path, overwrite: bool, launch: &str) -> anyhow::Result<()> {
-    if let Some(from) = &job.settings.from {
-        let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-        anyhow::ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
-    }
-    let unfinished = dir.join("checkpoint").exists() && !dir.join("summary.json").exists();
-    if unfinished && !overwrite {
-        let shown = dir.display();
-        return Err(anyhow!(
-            "{shown} holds a run that was interrupted. Go on with it by `{launch}thinwire train --resume {shown}` (or \
-             with a whole comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
-        ));
-    }
-    Ok(())
-}
-
-/// A folder without a run.
-pub fn empty(dir: &Path) -> anyhow::Result<()> {
-    let gone = |old: &Path, removed: std::io::Result<()>| match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| old.display().to_string()),
-        _ => Ok(()), // never there, or another worker was faster
-    };
-    for old in ["checkpoint", "plots"].map(|old| dir.join(old)) {
-        gone(&old, std::fs::remove_dir_all(&old))?;
-    }
-    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS].map(|old| dir.join(old)) {
-        gone(&old, std::fs::remove_file(&old))?;
-    }
-    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())
-}
-
-/// Set by Ctrl-C, or by SIGTERM.
-pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
-    let stop = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&stop);
-    let handled = ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(130); // asked twice: do not wait for the step
-        }
-        // A launcher tells so too when a worker was lost, and then nothing is saved: the session knows, and says so.
-        if team::rank_by_environment().is_none() {
-            say!("\nstopping: what is under way is ended, and saved (once more: stop at once, without that)");
-        }
-        team::told_to_stop();
-    });
-    if let Err(error) = handled {
-        say!("warning: Ctrl-C will stop the run without a checkpoint ({error})");
-    }
-    stop
-});
 
 /// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
 /// checkpoint there. The summary and the trained parameters are for the process that speaks for all.
@@ -214,10 +153,13 @@ pub fn run(
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
     let Some(score) = &end.score else {
+        let steps = job.settings.steps.expect("resolved");
+        let when = match end.steps == steps {
+            true => format!("interrupted in the last evaluation, after all {steps} steps"),
+            false => format!("interrupted after {} of {steps} steps", end.steps),
+        };
         return Err(Failure::Interrupted(format!(
-            "interrupted after {} of {} steps; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
-            end.steps,
-            job.settings.steps.expect("resolved"),
+            "{when}; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
             dir.join("checkpoint").display(),
             team.launch(),
             dir.display(),
@@ -240,14 +182,19 @@ pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
 
 /// What must be the same on all machines; where their files are, and how long they wait, is for each to say.
 pub fn common_settings(job: &Job) -> anyhow::Result<String> {
-    let mut common = Settings { out: None, data: None, from: None, deadline: None, ..job.settings.clone() };
+    let mut common =
+        Settings { out: None, data: None, from: None, deadline: None, given: None, ..job.settings.clone() };
     (common.finetune, common.finetune_eval, common.tokenizer_files) = (None, None, None);
     Ok(toml::to_string(&common)?)
 }
 
 /// Without `out`: who gives this file to --config wants another run, not this one replaced.
 fn settings_text(job: &Job) -> anyhow::Result<String> {
-    Ok(toml::to_string(&Settings { out: None, ..job.settings.clone() })?)
+    let mut settings = Settings { out: None, ..job.settings.clone() };
+    if let Some(given) = &mut settings.given {
+        given.out = None;
+    }
+    Ok(toml::to_string(&settings)?)
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.
@@ -279,6 +226,7 @@ fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
         if resume { "the run's" } else { from },
         dir.display(),
     );
+    data::announce(job);
 }
 
 /// Writes a file by rename: it is there whole, or not at all.
@@ -328,7 +276,10 @@ pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score
         train_loss: totals.train_loss(),
         val_loss: score.mean_loss(),
         accuracy: score.accuracy(),
+        majority: score.majority(),
         matthews: score.matthews(),
+        cut: data::cut(job),
+        data_files: data::files(job),
         digest: format!("{:016x}", xxh3_64(bytemuck::cast_slice(params))),
         bytes_sent_per_worker: totals.bytes.round() as u64,
         bytes_between_hosts_per_worker: 0,
@@ -386,7 +337,7 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
         }
         say!("");
     }
-    let accuracy = summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %", 100.0 * part));
+    let accuracy = accuracy(summary);
     let matthews = summary.matthews.map_or(String::new(), |value| format!(", Matthews correlation {value:.3}"));
     say!("loss      {:.4} in training, {:.4} held out{accuracy}{matthews}", summary.train_loss, summary.val_loss);
     let sent = summary.bytes_sent_per_worker as f64;
@@ -435,6 +386,13 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
     say!("digest    {}", summary.digest);
     say!("results   {} · report {}", dir.display(), page.display());
     Ok(())
+}
+
+/// ", accuracy 84.31 % (68.38 % is the most frequent class)"
+pub fn accuracy(summary: &Summary) -> String {
+    let beside =
+        summary.majority.map_or(String::new(), |part| format!(" ({:.2} % is the most frequent class)", 100.0 * part));
+    summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %{beside}", 100.0 * part))
 }
 
 /// 100 Mb/s, 1 Gb/s.

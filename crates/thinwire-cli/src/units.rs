@@ -38,6 +38,24 @@ fn up_to(text: &str, most: f64, shown: &str) -> Result<usize, String> {
     })
 }
 
+/// Bytes of a memory: 24GB, or 24GiB.
+pub fn size(text: &str) -> Result<usize, String> {
+    let (kibi, kilo) = (1024_f64, 1000_f64);
+    let scale = |unit: &str| match unit {
+        "MB" => Some(kilo.powi(2)),
+        "GB" => Some(kilo.powi(3)),
+        "TB" => Some(kilo.powi(4)),
+        "MiB" => Some(kibi.powi(2)),
+        "GiB" => Some(kibi.powi(3)),
+        "TiB" => Some(kibi.powi(4)),
+        _ => None,
+    };
+    let bytes = split(text).and_then(|(value, unit)| Some(value * scale(unit)?));
+    bytes.filter(|bytes| (1e6..=1e16).contains(bytes)).map(|bytes| bytes as usize).ok_or_else(|| {
+        "accepted: bytes with their unit (MB, GB, TB, MiB, GiB or TiB), from 1MB on, such as 24GB or 80GiB".to_owned()
+    })
+}
+
 /// A whole number of these, without units.
 pub fn whole(
     range: std::ops::RangeInclusive<u64>,
@@ -218,6 +236,14 @@ mod tests {
         assert_eq!(workers("16"), Ok(16));
         for text in ["-1", "2.5", "1e9", "0", "4097", ""] {
             assert!(workers(text).expect_err(text).contains("from 1 to 4096, such as 16"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!((size("24GB"), size("1.5 GiB")), (Ok(24_000_000_000), Ok(1_610_612_736)));
+        for text in ["", "24", "24G", "-1GB", "1kB", "many", "24gb"] {
+            assert!(size(text).expect_err(text).contains("24GB"), "{text}");
         }
     }
 

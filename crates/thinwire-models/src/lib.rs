@@ -24,5 +24,5 @@ pub mod sentences;
 pub mod task;
 
 pub use error::{Error, Result};
-pub use task::{Learner, Score, Share, Task};
+pub use task::{Learner, Score, Share, Task, Watch};
 pub use tensors::Tensors;

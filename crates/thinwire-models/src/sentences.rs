@@ -38,6 +38,8 @@ const PAIRS: [[&str; 2]; 5] = [
     ["premise", "hypothesis"],
     ["#1 string", "#2 string"],
 ];
+const REGRESSION: &str = "regression, as of STS-B, is not supported; expected classes to tell apart, such as 0 and 1, in a column \
+                          `label`";
 /// More than this is no classification: most likely the text was taken for the label.
 const MOST_CLASSES: usize = 1000;
 
@@ -118,6 +120,9 @@ impl<'a> Table<'a> {
             return Ok(None);
         };
         let Some(label) = LABELS.iter().find_map(|name| place(name)) else {
+            if place("score").is_some() {
+                return Err(at_line(self.path, first.line, format!("a column `score`: {REGRESSION}")));
+            }
             let problem = format!("no column `label` among {}; {EXPECTED}", first.cells.join(", "));
             return Err(at_line(self.path, first.line, problem));
         };
@@ -177,6 +182,10 @@ impl<'a> Table<'a> {
 
     fn classes(&self, different: BTreeSet<&str>) -> Result<Vec<String>> {
         let count = different.len();
+        let numbers = different.iter().map(|label| label.trim().parse::<f64>().ok()).collect::<Option<Vec<_>>>();
+        if let Some(part) = numbers.unwrap_or_default().iter().find(|number| number.fract() != 0.0) {
+            return Err(Error::data(self.path, format!("the label {part} is a measure and no class: {REGRESSION}")));
+        }
         if !(2..=MOST_CLASSES).contains(&count) {
             let problem = format!("{count} different labels, where 2 to {MOST_CLASSES} are expected; {EXPECTED}");
             return Err(Error::data(self.path, problem));

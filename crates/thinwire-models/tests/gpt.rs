@@ -1,5 +1,6 @@
 //! The laws of the `gpt` task: what it sees is a function of the step, and its evaluation one of the parameters.
 
+use std::ops::ControlFlow;
 use thinwire_models::task::gpt::Gpt;
 use thinwire_models::text::Corpus;
 use thinwire_models::tokenizer::Tokenizer;
@@ -53,6 +54,25 @@ fn the_loss_of_learn_is_the_mean() {
     let mut learner = task.learner(Share { rank: 0, workers: 1 }, BATCH, 0);
     assert!((learner.learn(&params, 0, 1.0, &mut grad) - 256f32.ln()).abs() < 1e-5);
     assert!((learner.evaluate(&params, 100).mean_loss() - 256f64.ln()).abs() < 1e-5);
+}
+
+#[test]
+fn an_evaluation_tells_how_far_it_is_and_can_be_ended() {
+    let task = task();
+    let params = task.initial(1);
+    let mut learner = task.learner(Share { rank: 0, workers: 1 }, BATCH, 0);
+    let mut seen = Vec::new();
+    let watched = learner.evaluate_watched(&params, 7, &mut |done, of| {
+        seen.push((done, of));
+        ControlFlow::Continue(())
+    });
+    assert_eq!(seen, [(3, 7), (6, 7), (7, 7)]);
+    assert_eq!(watched, Some(learner.evaluate(&params, 7)));
+    let ended = learner.evaluate_watched(&params, 7, &mut |done, _| match done {
+        3 => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    });
+    assert_eq!(ended, None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The passes of a codec over a vector, and a copy beside them.
 
 use anyhow::{Result, ensure};
+use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use thinwire::codec::{Codec, Fault, encoded_len};
@@ -28,7 +29,7 @@ pub struct Kernel {
     pub ratio_to_copy: f64,
 }
 
-/// Seconds a value on one thread.
+/// CPU seconds a value on one thread: the same clock as of whole steps, because `plan` takes these for parts of those.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CodecSpeed {
     pub codec: CodecName,
@@ -36,6 +37,17 @@ pub struct CodecSpeed {
     pub encode: f64,
     /// Added to a sum.
     pub decode_add: f64,
+    /// The part of the wall clock's time in which the passes had a core: less than 1 where something else ran.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub cpu_share: f64,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+fn is_whole(share: &f64) -> bool {
+    *share >= 1.0
 }
 
 /// A pass of a codec over the data, and what a tile of it is decoded by.
@@ -99,12 +111,20 @@ pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64
 pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
     let (codec, team) = (&*name.codec(), Threads::new(1)?);
     let mut data = Data::new(codec, values);
+    let (mut wall, mut cpu) = (0.0, 0.0);
     let mut of = |run: Pass| -> Result<f64> {
         run(codec, &mut data, &team)?;
-        let times = (0..3).map(|_| seconds(|| run(codec, &mut data, &team))).collect::<Result<Vec<_>, _>>()?;
+        let mut times = Vec::new();
+        for _ in 0..3 {
+            let began = ThreadTime::now();
+            wall += seconds(|| run(codec, &mut data, &team))?;
+            times.push(began.elapsed().as_secs_f64());
+        }
+        cpu += times.iter().sum::<f64>();
         Ok(median(times) / values as f64)
     };
-    Ok(CodecSpeed { codec: name, encode: of(encode)?, decode_add: of(decode_add)? })
+    let (encode, decode_add) = (of(encode)?, of(decode_add)?);
+    Ok(CodecSpeed { codec: name, encode, decode_add, cpu_share: if wall > 0.0 { (cpu / wall).min(1.0) } else { 1.0 } })
 }
 
 fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {

@@ -2,6 +2,7 @@
 //!
 //! Two levels. [`kernels`]: each codec's passes, against a copy of as many values in the same process, because a machine's
 //! bandwidth drifts. [`steps`]: whole steps of every optimizer, taken by real workers on threads, in CPU time a value. What
+//! `plan` adds up and subtracts is by that one clock, also the passes of a codec alone; and parts are checked against the whole. What
 //! [`plan`](crate::plan) calls packing is the second; the first says how it falls into parts. [`message`]: what a message costs
 //! whatever its length.
 
@@ -10,8 +11,8 @@ pub mod message;
 pub mod steps;
 
 use crate::failure::{Failure, Outcome};
-use crate::plan::methods;
-use crate::screen::{count, say};
+use crate::plan::{cost, methods};
+use crate::screen::{Answers, count, say};
 use crate::train;
 use crate::units::number;
 use anyhow::{Context, Result, ensure};
@@ -56,6 +57,17 @@ pub struct Benched {
     pub codecs: Vec<CodecSpeed>,
     pub steps: Vec<StepCost>,
     pub message_seconds: f64,
+    /// Of codecs, steps and messages, which `plan` adds up: `cpu`. Kernels and copies are by the wall clock, each beside the other.
+    #[serde(default = "unknown")]
+    pub clock: String,
+    /// Why all this is not to be believed.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Of files that do not say: steps by CPU time, codecs by the wall clock.
+fn unknown() -> String {
+    "mixed".to_owned()
 }
 
 impl Benched {
@@ -73,7 +85,10 @@ pub fn command(arguments: &Bench) -> Outcome {
     let codecs = codecs(&arguments.codecs).map_err(Failure::Usage)?;
     let benched = measure(arguments, &codecs).map_err(Failure::Run)?;
     if !arguments.quiet {
-        show(&benched);
+        show(&benched, Answers::beside(arguments.json));
+    }
+    for warning in &benched.warnings {
+        say!("warning: {warning}"); // also with --quiet: the figures are of no use
     }
     if arguments.json {
         train::print(&benched)?;
@@ -101,6 +116,8 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
         codecs: Vec::new(),
         steps: Vec::new(),
         message_seconds: message::seconds()?,
+        clock: "cpu".to_owned(),
+        warnings: Vec::new(),
     };
     for threads in if cores > 1 { vec![1, cores] } else { vec![1] } {
         let (copy, kernels) = kernels::table(values, codecs, threads)?;
@@ -122,6 +139,7 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
             }
         }
     }
+    benched.warnings.extend(cost::doubt(&benched.steps, &benched.codecs));
     Ok(benched)
 }
 
@@ -140,14 +158,14 @@ pub fn read(path: &Path) -> Result<Benched> {
     Ok(benched)
 }
 
-fn show(benched: &Benched) {
+fn show(benched: &Benched, answers: Answers) {
     let table = |header: [&str; 5], rows: Vec<Vec<String>>| {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
         table.column_iter_mut().skip(1).for_each(|column| {
             column.set_cell_alignment(CellAlignment::Right);
         });
-        say!("{table}\n");
+        answers.line(&format!("{table}\n"));
     };
     let kernel = |kernel: &Kernel| {
         vec![
@@ -171,11 +189,11 @@ fn show(benched: &Benched) {
     };
     table(["a step of", "round", "codec", "clips", "CPU ns a value"], benched.steps.iter().map(step).collect());
     let copies = benched.copy_gb_per_s.iter().map(|(threads, rate)| format!("{rate:.1} GB/s on {threads}"));
-    say!(
+    answers.line(&format!(
         "{} values; copy: {}; {} cores; a message costs {:.1} µs whatever its length (TCP to this machine itself)",
         count(benched.values as f64),
         copies.collect::<Vec<_>>().join(", "),
         benched.cores,
         1e6 * benched.message_seconds,
-    );
+    ));
 }

@@ -67,6 +67,8 @@ pub fn pays(estimate: &Estimate, base: &Estimate, network: &Network) -> Pays {
 pub struct Advice {
     pub optimizer: Name,
     pub codec: CodecName,
+    /// As the table calls it.
+    pub method: String,
     pub reason: String,
 }
 
@@ -74,11 +76,13 @@ pub struct Advice {
 fn simplicity(estimate: &Estimate) -> Option<usize> {
     // Efficient-Adam learned about as well as Adam by four bits, and less by fewer (docs/convergence.md).
     match (estimate.method.config.name, estimate.method.codec()) {
-        (Name::Adam, CodecName::F32) => Some(0),
-        (Name::Adam, _) => Some(1),
-        (Name::ZeroOneAdam, _) => Some(2),
-        (Name::OneBitAdam, _) => Some(3),
-        (Name::EfficientAdam, CodecName::Uniform(4..) | CodecName::Bf16 | CodecName::F16) => Some(4),
+        (Name::Adam, CodecName::F32) if estimate.ddp.is_some() => Some(0),
+        (Name::Adam, _) if estimate.ddp.is_some() => Some(1), // a hook of PyTorch's
+        (Name::Adam, CodecName::F32) => Some(2),
+        (Name::Adam, _) => Some(3),
+        (Name::ZeroOneAdam, _) => Some(4),
+        (Name::OneBitAdam, _) => Some(5),
+        (Name::EfficientAdam, CodecName::Uniform(4..) | CodecName::Bf16 | CodecName::F16) => Some(6),
         (Name::EfficientAdam, _) => None,
     }
 }
@@ -89,25 +93,28 @@ pub fn advise(answer: &Answer, network: &Network) -> Advice {
     let fastest_of = |some: &mut dyn Iterator<Item = usize>| some.min_by(|a, b| step(*a).total_cmp(&step(*b)));
     // What is there already is the simplest.
     let effort = |at: usize| if at == *base { Some(0) } else { simplicity(&estimates[at]).map(|simple| 1 + simple) };
-    let tried = || (0..estimates.len()).filter(|at| effort(*at).is_some());
+    // Where the user has no DDP, it is no choice: the others are held to what there is.
+    let choice = |at: &usize| estimates[*at].ddp.is_none() || estimates[*base].ddp.is_some();
+    let tried = || (0..estimates.len()).filter(|at| effort(*at).is_some() && answer.fits(*at)).filter(choice);
     let fastest = fastest_of(&mut tried()).unwrap_or(*base);
     let near = |at: &usize| step(*at) <= step(fastest) / (1.0 - WORTH);
     let saves = |at: &usize| step(*at) <= step(*base) * (1.0 - WORTH);
 
     let lone = answer.hosts == 1;
-    let sends = answer.parts(0, network).sending();
-    let chosen = if lone || sends < WORTH * step(0) {
-        if estimates[*base].method.config.name == Name::Adam { *base } else { 0 }
+    let plain = plain(answer);
+    let sends = answer.parts(plain, network).sending();
+    let chosen = if lone || sends < WORTH * step(plain) {
+        if estimates[*base].method.config.name == Name::Adam { *base } else { plain }
     } else {
         tried().filter(near).filter(saves).min_by_key(|at| effort(*at)).unwrap_or(*base)
     };
     let mut reason = match chosen {
         _ if lone => alone(answer, chosen),
-        _ if sends < WORTH * step(0) => fast_enough(answer, chosen, network),
+        _ if sends < WORTH * step(plain) => fast_enough(answer, chosen, network),
         chosen if chosen == *base => stay(answer, fastest, network),
         _ => change(answer, chosen, network),
     };
-    let untried = fastest_of(&mut (0..estimates.len()).filter(|at| effort(*at).is_none()));
+    let untried = fastest_of(&mut (0..estimates.len()).filter(|at| effort(*at).is_none() && answer.fits(*at)));
     if let Some(at) = untried.filter(|at| chosen != *base && step(*at) <= step(chosen) * (1.0 - WORTH)) {
         reason += &format!(
             " {} would be faster still, with {} a step, but by fewer than four bits it has not been shown to learn as well \
@@ -117,7 +124,12 @@ pub fn advise(answer: &Answer, network: &Network) -> Advice {
         );
     }
     let method = &estimates[chosen].method;
-    Advice { optimizer: method.config.name, codec: method.codec(), reason }
+    Advice { optimizer: method.config.name, codec: method.codec(), method: method.shown.clone(), reason }
+}
+
+/// Adam in f32: under DDP, if that is what the others are held to, or as it is here.
+fn plain(answer: &Answer) -> usize {
+    if answer.estimates[answer.base].ddp.is_some() { answer.base } else { 0 }
 }
 
 /// What the user has, or is taken to have.
@@ -125,6 +137,7 @@ fn own(answer: &Answer) -> String {
     let shown = &answer.estimates[answer.base].method.shown;
     match shown.strip_prefix("yours: ") {
         Some(own) => format!("what you have, {own}"),
+        None if answer.estimates[answer.base].ddp.is_some() => "AdamW under DDP".to_owned(),
         None => "AdamW".to_owned(),
     }
 }
@@ -143,7 +156,11 @@ fn alone(answer: &Answer, chosen: usize) -> String {
 }
 
 fn fast_enough(answer: &Answer, chosen: usize, network: &Network) -> String {
-    let (parts, step) = (answer.parts(0, network), answer.step(0, network));
+    let plain = plain(answer);
+    let (parts, step) = (answer.parts(plain, network), answer.step(plain, network));
+    let hidden =
+        if answer.estimates[plain].ddp.is_some() { "what backward does not hide of sending" } else { "sending" };
+    let shown = answer.estimates[plain].method.shown.replace("yours: ", "");
     let packs = match parts.packing > WORTH * step {
         true => format!(
             "; {} of it is packing, as measured on a CPU, and what other methods save is that alone (--without-packing leaves it out)",
@@ -152,7 +169,7 @@ fn fast_enough(answer: &Answer, chosen: usize, network: &Network) -> String {
         false => String::new(),
     };
     format!(
-        "No: your network is fast enough, {}: sending takes {:.1} % of Adam f32's step of {}{packs}.",
+        "No: your network is fast enough, {}: {hidden} takes {:.1} % of {shown}'s step of {}{packs}.",
         or_plain(answer, chosen),
         100.0 * parts.sending() / step,
         figures::seconds(step)
@@ -187,9 +204,10 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
     let waiting = saved(|parts| parts.waiting);
     let most = wire.max(latency).max(packing).max(waiting);
     let [shown, seconds] = [base.method.shown.replace("yours: ", ""), figures::seconds(slow)];
+    let beside = if base.ddp.is_some() { " beyond backward" } else { "" };
     let because = match () {
         () if wire == most => format!(
-            "the bytes of {shown} keep your network busy for {} of each step and it sends {:.1} times fewer",
+            "the bytes of {shown} keep your network busy for {} of each step{beside} and it sends {:.1} times fewer",
             figures::seconds(theirs.wire),
             base.bytes_on_links() as f64 / other.bytes_on_links().max(1) as f64
         ),
@@ -226,8 +244,10 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
         _ => String::new(),
     };
     let instead = if base.method.shown == shown { String::new() } else { format!(" of yours, {shown}") };
+    let hook = if other.ddp.is_some() { " (PyTorch's bf16_compress_hook)" } else { "" };
+    let instead = if base.ddp.is_some() { format!(" of {shown}") } else { instead };
     format!(
-        "{}: a step takes {} instead of {seconds}{instead}, {gain}, because {because}{until}.",
+        "{}{hook}: a step takes {} instead of {seconds}{instead}, {gain}, because {because}{until}.",
         other.method.shown,
         figures::seconds(fast),
     )

@@ -1,7 +1,7 @@
 //! The flags of `plan`.
 
 use super::presets::Preset;
-use crate::units::{bandwidth, delay, duration, factor, number, part, steps, whole};
+use crate::units::{bandwidth, delay, duration, factor, number, part, size, steps, whole};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -59,6 +59,10 @@ pub struct Plan {
     /// As if packing took no time, as about on GPUs: computing and the network alone
     #[arg(long, conflicts_with = "bench", help_heading = "Computing")]
     pub without_packing: bool,
+
+    /// Memory of the device of a worker, such as 24GB or 80GiB: says which methods do not fit, and advises none of them
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size, help_heading = "Computing")]
+    pub memory: Option<usize>,
 
     /// Workers
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=MOST_WORKERS, "16"), help_heading = "Network")]

@@ -8,6 +8,7 @@
 //! round = (p + w + l) + (B−1)·(p + max(s, w) + w' + l + u) + (s + w' + l + u)
 //! ```
 
+use super::ddp::Ddp;
 use super::methods::Method;
 use super::network::Network;
 use crate::bench::kernels::CodecSpeed;
@@ -119,9 +120,20 @@ pub struct Estimate {
     /// Bytes that a worker sends in the whole run, on average, and those of them that leave its host.
     pub bytes_sent: u64,
     pub bytes_between_hosts: u64,
+    /// PyTorch's DDP in place of the engine's rounds.
+    pub ddp: Option<Ddp>,
 }
 
 impl Estimate {
+    /// The same optimizer under PyTorch's DDP: its all-reduce runs beside backward. Its packing is taken to be `self`'s.
+    pub fn under_ddp(self, place: &Place) -> Estimate {
+        let (codec, params) = (self.method.codec(), self.plan.params());
+        let ddp = Ddp::new(codec, params, place.workers(), place.host_count());
+        let (bytes_sent, bytes_between_hosts) = ddp.bytes_sent(self.plan.steps);
+        let method = Method { shown: format!("DDP {codec}"), config: self.method.config.clone() };
+        Estimate { method, bytes_sent, bytes_between_hosts, ddp: Some(ddp), ..self }
+    }
+
     pub fn new(
         method: Method,
         params: usize,
@@ -142,7 +154,7 @@ impl Estimate {
             _ => packing.alone(&method.config)? * params as f64 * place.crowding,
         };
         let (bytes_sent, bytes_between_hosts) = (plan.mean_bytes_sent(), plan.mean_bytes_between_hosts());
-        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method })
+        Ok(Estimate { plan, compute, exact, coarse, skipped, bytes_sent, bytes_between_hosts, method, ddp: None })
     }
 
     pub fn round(&self, round: Round) -> Option<&RoundCost> {
@@ -155,6 +167,9 @@ impl Estimate {
 
     /// Seconds of one step with this kind of round.
     pub fn step(&self, round: Round, network: &Network) -> f64 {
+        if let (Some(ddp), Some(cost)) = (&self.ddp, self.round(round)) {
+            return self.compute + ddp.exposed(self.compute, network) + cost.pack;
+        }
         self.compute + self.round(round).map_or(self.skipped, |cost| cost.seconds(network))
     }
 
@@ -206,7 +221,7 @@ impl Estimate {
     }
 
     pub fn memory(&self) -> Memory {
-        self.plan.memory(0)
+        self.ddp.map_or_else(|| self.plan.memory(0), |ddp| ddp.memory())
     }
 }
 
@@ -236,7 +251,12 @@ impl Packing {
             Round::Exact => (config.exact_codec, config.exact_codec),
             _ => (config.codec_up, config.codec_down),
         };
-        let (up, down) = (speed(codecs, up.expect("resolved"))?, speed(codecs, down.expect("resolved"))?);
+        let (mut up, mut down) = (*speed(codecs, up.expect("resolved"))?, *speed(codecs, down.expect("resolved"))?);
+        // Parts that take longer than the whole were measured while something else ran: they get no more than the whole.
+        let fits = 1.0 / parts_of_whole(measured, &up, &down).max(1.0);
+        for codec in [&mut up, &mut down] {
+            (codec.encode, codec.decode_add) = (codec.encode * fits, codec.decode_add * fits);
+        }
         let (values, workers) = (params as f64, place.workers() as f64);
         // Of the values that it owns a worker decodes one message from each host, and codes the mean.
         let serve = values / workers * (place.host_count() as f64 * up.decode_add + down.encode);
@@ -246,6 +266,50 @@ impl Packing {
         let (pack, serve) = (pack.max(0.0) * place.crowding, serve * place.crowding);
         Ok(RoundCost { load, pack, serve: serve.min(pack) })
     }
+}
+
+/// What the coding of a round takes, of all that its step takes: at most 1, if both were measured alike.
+fn parts_of_whole(measured: &StepCost, up: &CodecSpeed, down: &CodecSpeed) -> f64 {
+    let (workers, a_host) = (measured.workers as f64, measured.workers_a_host.max(1) as f64);
+    if measured.workers < 2 {
+        return 0.0; // nothing is coded for nobody
+    }
+    // As in [`Packing::round`]: a worker codes all, decodes a message of each host for what it owns, and codes the mean of that.
+    let parts = up.encode + workers / a_host * up.decode_add / workers + down.encode / workers;
+    parts / (1e-9 * measured.ns_per_value).max(f64::MIN_POSITIVE)
+}
+
+/// So much more than the whole its parts may take by chance.
+const CHANCE: f64 = 1.15;
+
+/// Passes that had a core for less of the time than this were disturbed.
+const UNDISTURBED: f64 = 0.8;
+
+/// Why a measurement is not to be believed; None if nothing speaks against it.
+pub fn doubt(steps: &[StepCost], codecs: &[CodecSpeed]) -> Option<String> {
+    let strain = |step: &StepCost| {
+        let (up, down) = match step.round.as_str() {
+            "exact" => (step.exact_codec, step.exact_codec),
+            "coarse" => (step.codec_up, step.codec_down),
+            _ => (None, None),
+        };
+        let speed = |codec: Option<CodecName>| codecs.iter().find(|speed| Some(speed.codec) == codec);
+        Some(parts_of_whole(step, speed(up)?, speed(down)?))
+    };
+    let strains = steps.iter().filter_map(|step| Some((step, strain(step)?)));
+    let worst = strains.max_by(|one, other| one.1.total_cmp(&other.1)).filter(|(_, strain)| *strain > CHANCE);
+    let least = codecs.iter().map(|speed| speed.cpu_share).fold(1.0, f64::min);
+    let why = match worst {
+        Some((step, strain)) => format!(
+            "coding takes {strain:.1} times as long as the whole {} step of {} that it is a part of",
+            step.round, step.optimizer
+        ),
+        None if least < UNDISTURBED => {
+            format!("something else had the cores for {:.0} % of the time", 100.0 * (1.0 - least))
+        }
+        None => return None,
+    };
+    Some(format!("the measurement of packing is not credible: {why}; measure again while nothing else runs"))
 }
 
 fn found<'a>(steps: &'a [StepCost], config: &Config, round: Round) -> Result<&'a StepCost> {

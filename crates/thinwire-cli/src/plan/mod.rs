@@ -6,7 +6,7 @@
 //! | [`presets`], [`deepspeed`] | settings that others wrote down |
 //! | [`methods`] | what is compared |
 //! | [`network`], [`measure`] | what was measured: links, packing, computing |
-//! | [`cost`] | the closed formula |
+//! | [`cost`], [`ddp`] | the closed formula; that of PyTorch's DDP |
 //! | [`simulate`] | the same by events, where workers or links are not alike |
 //! | [`advice`] | the recommendation, and where each method stops paying |
 //! | [`show`], [`plot`] | the table, the drawing |
@@ -17,6 +17,7 @@
 mod advice;
 pub mod arguments;
 pub mod cost;
+mod ddp;
 mod deepspeed;
 pub mod hindsight;
 pub mod measure;
@@ -32,7 +33,7 @@ mod tests;
 use crate::bench::{self, Benched};
 use crate::failure::{Failure, Outcome};
 use crate::report::figures;
-use crate::screen::say;
+use crate::screen::{Answers, bytes, say};
 use crate::train;
 use anyhow::{Context, Result, anyhow, ensure};
 use arguments::{MOST_WORKERS, Plan};
@@ -40,8 +41,8 @@ use cost::{Estimate, Packing, Parts, Place};
 use methods::{Method, Run};
 use network::{FRAMING, LATENCY, Network};
 use std::path::Path;
-use thinwire::LearningRate;
 use thinwire::schedule::Decay;
+use thinwire::{CodecName, Config, LearningRate, Name};
 
 /// Steps of a run, if nobody says.
 const STEPS: u64 = 10_000;
@@ -65,11 +66,13 @@ pub struct Situation {
 
 /// What comes of it for each method.
 pub struct Answer {
-    /// The first is Adam in f32.
+    /// The first is Adam in f32, the last two are PyTorch's DDP.
     pub estimates: Vec<Estimate>,
     /// Which of them the others are held to: what the user has, if a configuration says, or the first.
     pub base: usize,
     pub hosts: usize,
+    /// Bytes of memory that a worker has, if that was said.
+    pub memory: Option<u64>,
     /// The same by events, if that was asked for. Then this is the answer, and the formula stands beside it.
     pub simulated: Option<Vec<simulate::Simulated>>,
 }
@@ -83,6 +86,11 @@ impl Answer {
     /// Seconds of the whole run.
     pub fn run(&self, at: usize, network: &Network) -> f64 {
         self.step(at, network) * self.estimates[at].plan.steps as f64
+    }
+
+    /// Whether method `at` has room in a worker's memory, as far as that is known.
+    pub fn fits(&self, at: usize) -> bool {
+        self.memory.is_none_or(|memory| self.estimates[at].memory().total() <= memory)
     }
 
     /// The part of the run in which workers compute.
@@ -103,7 +111,14 @@ pub fn command(arguments: &Plan) -> Outcome {
     let mut situation = situation(arguments, benched.as_ref()).map_err(Failure::Usage)?;
     let (methods, base) = methods(&situation, &codecs).map_err(Failure::Usage)?;
     let packing = packing(arguments, benched, &mut situation, &methods).map_err(Failure::Usage)?;
-    let estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
+    if let Packing::Measured { steps, codecs } = &packing {
+        situation.warnings.extend(cost::doubt(steps, codecs));
+    }
+    let mut estimates = estimates(&situation, methods, &packing).map_err(Failure::Usage)?;
+    let baselines = baselines(&situation, &packing).map_err(Failure::Usage)?;
+    // The built-in tasks of --measure have no DDP, and who gives a configuration has what it says.
+    let base = if situation.given.is_some() || arguments.measure { base } else { estimates.len() };
+    estimates.extend(baselines);
     let network = situation.network;
     let simulated = arguments.simulate.then(|| {
         told(arguments, "simulating, which takes seconds for thousands of workers");
@@ -113,13 +128,15 @@ pub fn command(arguments: &Plan) -> Outcome {
         );
         simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))
     });
-    let answer = Answer { estimates, base, hosts: situation.place.host_count(), simulated };
+    let memory = arguments.memory.map(|bytes| bytes as u64);
+    let answer = Answer { estimates, base, hosts: situation.place.host_count(), memory, simulated };
+    situation.warnings.extend(too_large(&answer));
     let advice = advice::advise(&answer, &network);
     if let Some(path) = &arguments.plot {
         plot::write(path, &answer, &network).map_err(Failure::Usage)?;
     }
     if !arguments.quiet {
-        show::show(&situation, &answer, &advice);
+        show::show(&situation, &answer, &advice, Answers::beside(arguments.json));
         if let Some(path) = &arguments.plot {
             say!("plot      {}", path.display());
         }
@@ -393,7 +410,7 @@ fn links(
 }
 
 /// Adam first, then what was given, then the others; and which of them the others are held to.
-fn methods(situation: &Situation, codecs: &[thinwire::CodecName]) -> Result<(Vec<Method>, usize)> {
+fn methods(situation: &Situation, codecs: &[CodecName]) -> Result<(Vec<Method>, usize)> {
     let mut methods = methods::of(&situation.run, codecs)?;
     let Some(given) = &situation.given else { return Ok((methods, 0)) };
     let yours = Method { shown: format!("yours: {}", given.shown), config: given.config.clone() };
@@ -417,7 +434,11 @@ fn packing(
     methods: &[Method],
 ) -> Result<Packing> {
     if let (Some(benched), Some(path)) = (benched, &arguments.bench) {
-        situation.notes.push(format!("packing as benched on {} cores ({})", benched.cores, path.display()));
+        let clock = match benched.clock.as_str() {
+            "cpu" => "",
+            _ => "; its codecs are by the wall clock, bench again to have one clock",
+        };
+        situation.notes.push(format!("packing as benched on {} cores ({}){clock}", benched.cores, path.display()));
         return Ok(Packing::Measured { steps: benched.steps, codecs: benched.codecs });
     }
     if arguments.without_packing {
@@ -427,6 +448,28 @@ fn packing(
     situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
     told(arguments, "measuring packing: a few steps of every optimizer");
     measure::packing(methods, situation.params, &situation.place)
+}
+
+/// AdamW under PyTorch's DDP, in f32 and in bf16: what most people have.
+fn baselines(situation: &Situation, packing: &Packing) -> Result<Vec<Estimate>> {
+    let adam = |codec| Config { exact_codec: Some(codec), ..Config::new(Name::Adam) };
+    let configs = [adam(CodecName::F32), adam(CodecName::Bf16)];
+    let methods = configs.map(|config| Method::new(&situation.run.scheduled(config)));
+    let estimates = estimates(situation, methods.into_iter().collect::<Result<_>>()?, packing)?;
+    Ok(estimates.into_iter().map(|estimate| estimate.under_ddp(&situation.place)).collect())
+}
+
+/// Which methods need more memory than a worker has.
+fn too_large(answer: &Answer) -> Option<String> {
+    let memory = answer.memory?;
+    let shown = |at: usize| {
+        let estimate = &answer.estimates[at];
+        format!("{} ({})", estimate.method.shown, bytes(estimate.memory().total() as f64))
+    };
+    let large = (0..answer.estimates.len()).filter(|at| !answer.fits(*at)).map(shown).collect::<Vec<_>>();
+    let known = "parameters, gradients, optimizer and messages alone, without activations";
+    (!large.is_empty())
+        .then(|| format!("more than the {} of a worker ({known}): {}", bytes(memory as f64), large.join(", ")))
 }
 
 fn estimates(situation: &Situation, methods: Vec<Method>, packing: &Packing) -> Result<Vec<Estimate>> {

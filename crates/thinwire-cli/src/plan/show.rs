@@ -1,10 +1,10 @@
-//! The answer: for people on standard error, for programs as JSON.
+//! The answer: for people a table and a sentence, for programs JSON. What was assumed stands beside it, on standard error.
 
 use super::advice::{Advice, Pays, pays};
 use super::cost::Estimate;
 use super::{Answer, Situation};
 use crate::report::figures;
-use crate::screen::{bytes, count, duration, say, width, wrapped};
+use crate::screen::{Answers, bytes, count, duration, say, wrapped};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
@@ -15,9 +15,10 @@ const SPARE: [&str; 6] = ["memory", "bits", ROUNDS, "computes", "sends", "the ru
 
 const ROUNDS: &str = "exact, coarse, skipped";
 
-pub fn show(situation: &Situation, answer: &Answer, advice: &Advice) {
-    let (place, network, width) = (&situation.place, &situation.network, width());
-    let tell = |line: &str| say!("{}", wrapped(line, width));
+pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: Answers) {
+    let (place, network, width) = (&situation.place, &situation.network, answers.width());
+    let tell = |line: &str| answers.line(&wrapped(line, width));
+    let note = |line: &str| say!("{}", wrapped(line, width));
     let link = match place.host_count() {
         1 => "one host".to_owned(),
         hosts => format!(
@@ -35,13 +36,13 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice) {
         figures::count(situation.run.steps),
     ));
     let (table, left_out) = fitting(situation, answer, width);
-    say!("{table}");
+    answers.line(&table.to_string());
     tell(&legend(situation, answer, left_out));
-    for note in &situation.notes {
-        tell(&format!("· {note}"));
+    for assumed in &situation.notes {
+        note(&format!("· {assumed}"));
     }
     for warning in &situation.warnings {
-        tell(&format!("warning: {warning}"));
+        note(&format!("warning: {warning}"));
     }
     tell(&format!("\n{}", advice.reason));
 }
@@ -58,6 +59,12 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     .filter(|(column, _)| !left_out.contains(column))
     .map(|(_, words)| (*words).to_owned())
     .collect::<Vec<_>>();
+    if answer.estimates.iter().any(|estimate| estimate.ddp.is_some()) {
+        legend.push("DDP: PyTorch's, with AdamW, sending beside backward".to_owned());
+    }
+    if (0..answer.estimates.len()).any(|at| !answer.fits(at)) && !left_out.contains(&"memory") {
+        legend.push("!: more than --memory".to_owned());
+    }
     legend.push(format!("pays below: up to this bandwidth it is faster than {held_to}"));
     let network = &situation.network;
     let base = &answer.estimates[answer.base];
@@ -100,7 +107,7 @@ fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
             figures::seconds(estimate.mean_step(network)),
             duration(answer.run(at, network)),
             format!("{:.0} %", 100.0 * answer.efficiency(at, network)),
-            bytes(estimate.memory().total() as f64),
+            bytes(estimate.memory().total() as f64) + if answer.fits(at) { "" } else { " !" },
             pays(estimate, &answer.estimates[answer.base], network).to_string(),
         ];
         if answer.simulated.is_some() {
@@ -115,7 +122,10 @@ fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(kept(header.iter().map(|column| (*column).to_owned()).collect()));
-    table.add_rows(answer.estimates.iter().enumerate().map(row).map(kept));
+    // What people have first; in JSON it is behind what was there before.
+    let all = || answer.estimates.iter().enumerate();
+    let ordered = all().filter(|(_, of)| of.ddp.is_some()).chain(all().filter(|(_, of)| of.ddp.is_none()));
+    table.add_rows(ordered.map(row).map(kept));
     table.column_iter_mut().skip(1).for_each(|column| {
         column.set_cell_alignment(CellAlignment::Right);
     });
@@ -150,7 +160,11 @@ pub fn json(situation: &Situation, answer: &Answer, advice: &Advice) -> Value {
             "memory_bytes_per_worker": memory.total(),
             "memory": memory,
             "pays": pays(estimate, &answer.estimates[answer.base], network),
+            "ddp": estimate.ddp.is_some(),
         });
+        if answer.memory.is_some() {
+            method["fits"] = json!(answer.fits(at));
+        }
         if let Some(simulated) = &answer.simulated {
             method["simulated"] = json!(simulated[at]);
         }
@@ -163,6 +177,7 @@ pub fn json(situation: &Situation, answer: &Answer, advice: &Advice) -> Value {
         "steps": situation.run.steps,
         "compute_seconds": situation.compute,
         "network": network,
+        "device_memory_bytes": answer.memory,
         "crowding": situation.place.crowding,
         "notes": situation.notes,
         "warnings": situation.warnings,

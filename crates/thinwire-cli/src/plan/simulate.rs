@@ -68,7 +68,14 @@ pub fn all(estimates: &[Estimate], situation: &Situation, chance: &Chance) -> Ve
     std::thread::scope(|scope| {
         let run = |estimate| scope.spawn(move || one(estimate, &situation.place.hosts, &situation.network, chance));
         let runs = estimates.iter().map(run).collect::<Vec<_>>();
-        runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+        let mut simulated: Vec<Simulated> = runs.into_iter().map(|run| run.join().expect("no panic")).collect();
+        // DDP is known by its formula; all wait for the slowest at every step, as with Adam, the first.
+        let waits = simulated[0].step - estimates[0].mean_step(&situation.network);
+        for (estimate, simulated) in estimates.iter().zip(&mut simulated).filter(|(estimate, _)| estimate.ddp.is_some())
+        {
+            simulated.step = estimate.mean_step(&situation.network) + waits;
+        }
+        simulated
     })
 }
 

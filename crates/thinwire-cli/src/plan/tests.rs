@@ -48,7 +48,7 @@ fn packing() -> Packing {
             step(Name::ZeroOneAdam, "skipped", sign, bf16, 1.8),
             step(Name::EfficientAdam, "coarse", uniform, None, 11.0),
         ],
-        codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9 }).to_vec(),
+        codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9, cpu_share: 1.0 }).to_vec(),
     }
 }
 
@@ -170,7 +170,7 @@ fn every_method_pays_up_to_where_it_crosses_adam() {
 /// Held to method `base`, on hosts of one worker each.
 fn advised(estimates: Vec<Estimate>, base: usize, network: &Network) -> Advice {
     let hosts = estimates[0].plan.workers();
-    advise(&Answer { estimates, base, hosts, simulated: None }, network)
+    advise(&Answer { estimates, base, hosts, memory: None, simulated: None }, network)
 }
 
 #[test]
@@ -184,8 +184,13 @@ fn advice_depends_on_the_network() {
     assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
     let alone = advised(estimates(1_000_000, 0.3, &self::place(1, 1)), 0, &network(1e9));
     assert!(alone.reason.contains("one worker"), "{}", alone.reason);
-    let answer =
-        Answer { estimates: estimates(1_000_000, 0.3, &self::place(4, 1)), base: 0, hosts: 1, simulated: None };
+    let answer = Answer {
+        estimates: estimates(1_000_000, 0.3, &self::place(4, 1)),
+        base: 0,
+        hosts: 1,
+        memory: None,
+        simulated: None,
+    };
     let together = advise(&answer, &network(1e9));
     assert!(together.reason.contains("there is no network"), "{}", together.reason);
 }
@@ -219,7 +224,8 @@ fn what_is_advised_is_worth_it() {
     for rate in (0..60).map(|at| 1e8 * 1.15_f64.powi(at)) {
         for base in [0, 1] {
             let (place, network) = (place(4, 4), network(rate));
-            let answer = Answer { estimates: estimates(1_230_000, 0.1, &place), base, hosts: 4, simulated: None };
+            let answer =
+                Answer { estimates: estimates(1_230_000, 0.1, &place), base, hosts: 4, memory: None, simulated: None };
             let advice = advise(&answer, &network);
             let name = |estimate: &Estimate| (estimate.method.config.name, estimate.method.codec());
             let at = answer.estimates.iter().position(|estimate| name(estimate) == (advice.optimizer, advice.codec));
@@ -254,7 +260,7 @@ fn a_simulation_reaches_the_advice() {
     let calm = estimates.iter().map(|estimate| estimate.mean_step(&network)).collect::<Vec<_>>();
     let simulated = |at: usize| Simulated { step: calm[at] * if at == 3 { 1.0 } else { 2.0 }, steps: 1 };
     let simulated = Some((0..calm.len()).map(simulated).collect());
-    let advice = advise(&Answer { estimates, base: 0, hosts: 16, simulated }, &network);
+    let advice = advise(&Answer { estimates, base: 0, hosts: 16, memory: None, simulated }, &network);
     assert_eq!(advice.optimizer, Name::ZeroOneAdam);
     assert!(advice.reason.contains("waiting for slow workers"), "{}", advice.reason);
 }
@@ -285,7 +291,8 @@ fn workers_of_a_host_share_its_link() {
 #[test]
 fn the_table_fits_the_terminal() {
     let place = place(4, 4);
-    let answer = Answer { estimates: estimates(PARAMS, 0.05, &place), base: 0, hosts: 4, simulated: None };
+    let answer =
+        Answer { estimates: estimates(PARAMS, 0.05, &place), base: 0, hosts: 4, memory: None, simulated: None };
     let (network, notes, warnings) = (network(1e9), Vec::new(), Vec::new());
     let situation =
         Situation { params: PARAMS, run: run(), place, compute: 0.05, network, notes, given: None, warnings };
@@ -300,4 +307,46 @@ fn the_table_fits_the_terminal() {
         before = left_out.len();
     }
     assert_eq!(before, 0);
+}
+
+#[test]
+fn parts_that_exceed_their_whole_are_doubted() {
+    let Packing::Measured { steps, mut codecs } = packing() else { panic!("it is measured") };
+    assert_eq!(super::cost::doubt(&steps, &codecs), None);
+    codecs[2].cpu_share = 0.5;
+    let doubt = super::cost::doubt(&steps, &codecs).expect("a core was shared");
+    assert!(doubt.contains("for 50 % of the time"), "{doubt}");
+    codecs[0].encode = 40e-9;
+    let doubt = super::cost::doubt(&steps, &codecs).expect("eight times the whole");
+    assert!(doubt.contains("times as long as the whole exact step of"), "{doubt}");
+}
+
+/// DDP hides sending behind backward; what it cannot hide is what another method can save.
+#[test]
+fn others_are_held_to_ddp() {
+    let (place, compute) = (place(16, 16), 0.3);
+    let with_ddp = |params| {
+        let mut all = estimates(params, compute, &place);
+        let mut ddp = estimates(params, compute, &place);
+        ddp.truncate(2);
+        all.extend(ddp.into_iter().map(|estimate| estimate.under_ddp(&place)));
+        all
+    };
+    let all = with_ddp(110_000_000);
+    for rate in [1e8, 1e9, 1e10, 1e11] {
+        let step = |at: usize| all[at].mean_step(&network(rate));
+        assert!(step(5) < step(0) && step(6) < step(1) && step(6) < step(5), "{rate:e}");
+    }
+    let advised = |params, memory, rate| {
+        let answer = Answer { estimates: with_ddp(params), base: 5, hosts: 16, memory, simulated: None };
+        advise(&answer, &network(rate))
+    };
+    let thin = advised(110_000_000, None, 1e9);
+    assert_eq!(thin.optimizer, Name::ZeroOneAdam, "{}", thin.reason);
+    assert!(thin.reason.contains("of DDP f32") && thin.reason.contains("beyond backward"), "{}", thin.reason);
+    let fast = advised(1_000_000, None, 1e11);
+    assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW under DDP"), "{}", fast.reason);
+    let zero_one = all[3].memory().total();
+    let small = advised(110_000_000, Some(zero_one - 1), 1e9);
+    assert_ne!(small.optimizer, Name::ZeroOneAdam, "{}", small.reason);
 }

@@ -27,6 +27,7 @@ pub fn run(optimizer: &str, steps: u64) -> Run {
         steps: lines,
         evals,
         config: Some(config),
+        warnings: Vec::new(),
     }
 }
 
@@ -125,7 +126,10 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
         train_loss: steps.iter().rev().take(50).map(|s| s.loss).sum::<f64>() / steps.len().clamp(1, 50) as f64,
         val_loss: evals.last().map_or(f64::NAN, |eval| eval.val_loss),
         accuracy: None,
+        majority: None,
         matthews: None,
+        cut: None,
+        data_files: Vec::new(),
         digest: "0".to_string(),
         bytes_between_hosts_per_worker: 0,
         bytes_sent_per_worker: bytes as u64,

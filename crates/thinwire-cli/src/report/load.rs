@@ -28,6 +28,8 @@ pub struct Run {
     pub evals: Vec<Eval>,
     /// The text of `config.toml`.
     pub config: Option<String>,
+    /// Where its lines are not whole: figures and plots are then of a part of the run.
+    pub warnings: Vec<String>,
 }
 
 /// The runs in `dirs`: each is a run folder, or has run folders right below.
@@ -63,7 +65,37 @@ pub fn load(dir: &Path) -> Result<Run> {
         Some(summary) => summary.optimizer.clone(),
         None => guess_optimizer(&name, config.as_deref()),
     };
-    Ok(Run { name, optimizer, summary, steps, evals, config })
+    let warnings = missing(&metrics, &text, &steps, summary.as_ref());
+    Ok(Run { name, optimizer, summary, steps, evals, config, warnings })
+}
+
+/// What metrics lack: the end of a line, or lines. A worker of a server may have been away for some steps, and a run that has not
+/// ended may be writing.
+fn missing(path: &Path, text: &str, steps: &[Step], summary: Option<&Summary>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let shown = path.display();
+    let torn = text.rsplit('\n').next().unwrap_or_default();
+    if !torn.is_empty() && parse_metric(torn).is_err() {
+        warnings.push(format!("{shown} is cut off in the middle of its last line, which is left out"));
+    }
+    let gap =
+        steps.windows(2).find(|pair| pair[1].step > pair[0].step + 1).map(|pair| (pair[0].step + 1, pair[1].step));
+    let first = steps.first().map_or(0, |step| step.step);
+    match summary {
+        Some(end) if end.transport == "server" => {}
+        Some(end) if (steps.len() as u64) < end.steps => warnings.push(format!(
+            "{shown} has {} of the run's {} steps: the plots show only those, the table all of them",
+            steps.len(),
+            end.steps
+        )),
+        None if first > 0 => warnings.push(format!("{shown} lacks the steps before step {first}")),
+        None if gap.is_some() => {
+            let (from, to) = gap.unwrap_or_default();
+            warnings.push(format!("{shown} lacks the steps from {from} to {}", to - 1));
+        }
+        _ => {}
+    }
+    warnings
 }
 
 fn run_folders(dir: &Path) -> Result<Vec<PathBuf>> {

@@ -14,7 +14,11 @@ pub fn html(runs: &[Run], plots: &Plots, bandwidth: f64) -> String {
     let looks = looks(runs);
     let statement = escape(&statement(runs, &looks));
     let body = [
-        format!("<header><p class=\"kicker\">Thinwire report</p>\n<h1>{statement}</h1>\n{}</header>\n", facts(runs)),
+        format!(
+            "<header><p class=\"kicker\">Thinwire report</p>\n<h1>{statement}</h1>\n{}{}</header>\n",
+            facts(runs),
+            warnings(runs)
+        ),
         "<main>\n".to_string(),
         table::results(runs, &looks),
         "<div class=\"plots\">\n".to_string(),
@@ -76,6 +80,12 @@ fn facts(runs: &[Run]) -> String {
     ];
     let facts: Vec<String> = facts.into_iter().flatten().map(|fact| escape(&fact)).collect();
     if facts.is_empty() { String::new() } else { format!("<p class=\"facts\">{}</p>\n", facts.join(" · ")) }
+}
+
+/// What lacks in the runs' metrics.
+fn warnings(runs: &[Run]) -> String {
+    let warning = |warning: &String| format!("<p class=\"facts\"><strong>Warning:</strong> {}</p>\n", escape(warning));
+    runs.iter().flat_map(|run| &run.warnings).map(warning).collect()
 }
 
 fn figure(picture: &Picture) -> String {

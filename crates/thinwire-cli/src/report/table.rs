@@ -38,6 +38,9 @@ pub fn results(runs: &[Run], looks: &[Look]) -> String {
     if totals.iter().any(|totals| totals.accuracy.is_some()) {
         columns.push(column("", "accuracy", &|_, totals| totals.accuracy.map_or(NONE.into(), figures::percent)));
     }
+    if totals.iter().any(|totals| totals.majority.is_some()) {
+        columns.push(column("", "largest class", &|_, totals| totals.majority.map_or(NONE.into(), figures::percent)));
+    }
     if totals.iter().any(|totals| totals.matthews.is_some()) {
         columns.push(column("", "Matthews", &|_, totals| totals.matthews.map_or(NONE.into(), |m| format!("{m:.3}"))));
     }

@@ -13,6 +13,8 @@ pub struct Totals {
     /// NaN where nothing was held out.
     pub val_loss: f64,
     pub accuracy: Option<f64>,
+    /// The accuracy of whoever always answers the most frequent class.
+    pub majority: Option<f64>,
     pub matthews: Option<f64>,
     /// That a worker sent.
     pub bytes: f64,
@@ -29,6 +31,7 @@ impl Totals {
             train_loss: end.train_loss,
             val_loss: end.val_loss,
             accuracy: end.accuracy,
+            majority: end.majority,
             matthews: end.matthews,
             bytes: end.bytes_sent_per_worker as f64,
             rounds: end.rounds,
@@ -48,6 +51,7 @@ impl Totals {
             train_loss: last.iter().map(|step| step.loss).sum::<f64>() / last.len() as f64,
             val_loss: eval.map_or(f64::NAN, |eval| eval.val_loss),
             accuracy: eval.and_then(|eval| eval.accuracy),
+            majority: None,
             matthews: eval.and_then(|eval| eval.matthews),
             bytes: steps.last().map_or(0.0, |step| step.bytes_total),
             rounds: Rounds { exact: taken("exact"), coarse: taken("coarse"), skipped: taken("skipped") },

@@ -23,6 +23,13 @@ fn all_optimizers_start_alike_and_stand_side_by_side() {
         let name = if *optimizer == "adam" { "Adam" } else { optimizer };
         assert!(page.contains(name), "{optimizer} is not in the report");
     }
+    let line = format!("compare {NETWORK} --steps 3 --workers 2 --optimizers adam --out short");
+    let ran = place.thinwire(&line).succeeds();
+    assert!(
+        ran.stdout.contains("held-out loss") && !ran.stderr.contains("held-out loss"),
+        "without --json: {}",
+        ran.stdout
+    );
     let alone = format!("train {NETWORK} --steps 20 --workers 2 --optimizer one-bit-adam --out alone --json --quiet");
     assert_eq!(place.thinwire(&alone).json()["digest"], runs[1]["digest"], "alone it is the same run");
 }

@@ -210,6 +210,21 @@ fn a_worker_whose_file_is_missing_says_so_and_all_end() {
     assert!(!place.path("run").exists());
 }
 
+/// Worker 0's process has the lock, and all of them write.
+#[test]
+fn a_folder_has_one_run_under_mpi_too() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 100000 --eval-every 100000 --checkpoint-every 20 --quiet --out run");
+    let mut child = under_mpi(&place, 2, &line).spawn().expect("mpirun");
+    in_the_middle(&place, &mut child, "run/checkpoint/manifest.json");
+    place.thinwire(&format!("{line} --workers 2")).refused(&["another run is writing to this folder"]);
+    let second = ran(&place, 2, &line);
+    assert_eq!(second.stderr.matches("another run is writing to this folder").count(), 1, "{}", second.stderr);
+    signal("-KILL", &workers_of(&place));
+    child.wait_with_output().expect("mpirun ends");
+    place.thinwire(&line).refused(&["a run that was interrupted"]);
+}
+
 /// A worker dies at any moment: the others name it, at once, and the last checkpoint resumes bit for bit.
 #[test]
 fn a_killed_worker_is_named_by_all_others() {

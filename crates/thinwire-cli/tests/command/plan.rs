@@ -20,7 +20,8 @@ fn every_method_is_answered_for() {
     let answer = place.thinwire(&format!("{SMALL} --json --quiet")).json();
     let names = methods(&answer).iter().map(|method| text(&method["name"])).collect::<Vec<_>>();
     assert_eq!(&names[..4], ["Adam f32", "Adam bf16", "1-bit Adam", "0/1 Adam"]);
-    assert_eq!(names.len(), 10, "and Efficient-Adam by six codecs: {names:?}");
+    assert_eq!(&names[10..], ["DDP f32", "DDP bf16"], "after Efficient-Adam by six codecs: {names:?}");
+    assert_eq!(text(&answer["held_to"]), "DDP f32");
     for method in methods(&answer) {
         assert!(number(&method["step_seconds"]) >= 0.01, "{method}");
         assert!((0.0..=1.0).contains(&number(&method["efficiency"])), "{method}");
@@ -32,6 +33,49 @@ fn every_method_is_answered_for() {
     let adam = number(&methods(&answer)[0]["step_seconds"]);
     assert!((0.061..0.0625).contains(&adam), "{adam}");
     assert!(!text(&answer["recommendation"]["reason"]).is_empty());
+}
+
+/// What was asked for is on standard output; what was assumed is beside it.
+#[test]
+fn tables_and_advice_are_on_standard_output() {
+    let place = Place::new();
+    let ran = place.thinwire(SMALL).succeeds();
+    for words in ["0/1 Adam", "pays below", "because"] {
+        assert!(ran.stdout.contains(words), "{}", ran.stdout);
+    }
+    assert!(ran.stderr.contains("10,000 steps, since") && !ran.stderr.contains("0/1 Adam"), "{}", ran.stderr);
+    let ran = place.thinwire("bench --values 20k --codecs sign").succeeds();
+    assert!(ran.stdout.contains("sign encode") && ran.stdout.contains("CPU ns a value"), "{}", ran.stdout);
+    let ran = place.thinwire("probe --workers 2 --values 20k --codecs sign --repeats 1").succeeds();
+    assert!(ran.stdout.contains("coarse mean, sign") && ran.stderr.contains("measuring"), "{}", ran.stdout);
+    let ran = place.thinwire(&format!("{SMALL} --json")).succeeds();
+    assert!(ran.stdout.starts_with('{') && ran.stderr.contains("0/1 Adam"), "with --json the table is beside it");
+}
+
+#[test]
+fn what_has_no_room_in_memory_is_told_of() {
+    let place = Place::new();
+    let plan = "plan --params 1G --workers 16 --bandwidth 1Gb/s --compute 1s --without-packing --memory";
+    let answer = place.thinwire(&format!("{plan} 22GB --json --quiet")).json();
+    assert_eq!(number(&answer["device_memory_bytes"]), 22e9);
+    for method in methods(&answer) {
+        let fits = number(&method["memory_bytes_per_worker"]) <= 22e9;
+        assert_eq!(method["fits"], fits, "{method}");
+        let named = answer["warnings"].to_string().contains(&format!("{} (", text(&method["name"])));
+        assert_eq!(named, !fits, "{}: {}", method["name"], answer["warnings"]);
+    }
+    let advised = text(&answer["recommendation"]["method"]);
+    assert!(
+        methods(&answer).iter().any(|method| method["name"] == advised.as_str() && method["fits"] == true),
+        "{advised}"
+    );
+    let ran = place.thinwire(&format!("{plan} 22GB")).succeeds();
+    assert!(
+        ran.stdout.contains("!: more than --memory") && ran.stderr.contains("without activations"),
+        "{}",
+        ran.stdout
+    );
+    place.thinwire(&format!("{plan} 22")).refused(&["--memory", "24GB"]);
 }
 
 #[test]
@@ -67,16 +111,16 @@ fn a_bench_feeds_a_plan() {
     assert!(number(&benched["copy_gb_per_s"]["1"]) > 0.0);
     let plan = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --bench bench.json --json --quiet";
     let answer = place.thinwire(&format!("{plan} --codecs uniform4")).json();
-    assert_eq!(methods(&answer).len(), 5);
+    assert_eq!(methods(&answer).len(), 7);
     assert_eq!(answer["network"]["seconds_per_message"], benched["message_seconds"]);
     // What the papers and DeepSpeed take: exact rounds of 16 bits, and clipping.
     let preset = "plan --preset bert-large --bandwidth 4.1Gb/s --bench bench.json --codecs uniform4 --json --quiet";
-    assert_eq!(methods(&place.thinwire(preset).json()).len(), 5);
+    assert_eq!(methods(&place.thinwire(preset).json()).len(), 7);
     place.write(
         "ds.json",
         r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 100}}, "fp16": {"enabled": true}, "gradient_clipping": 1}"#,
     );
-    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4 --deepspeed ds.json")).json()).len(), 6);
+    assert_eq!(methods(&place.thinwire(&format!("{plan} --codecs uniform4 --deepspeed ds.json")).json()).len(), 8);
     let simulated = format!("{plan} --codecs uniform4 --simulate --spread 10% --jitter 1ms --seed 2");
     assert_eq!(place.thinwire(&simulated).json(), place.thinwire(&simulated).json(), "nothing is measured");
     place.thinwire(&format!("{plan} --codecs power5")).refused(&["power5", "bench"]);
@@ -84,6 +128,54 @@ fn a_bench_feeds_a_plan() {
     place
         .thinwire("plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 1ms --bench other.json")
         .refused(&["thinwire bench --json"]);
+}
+
+/// A bench from before there was one clock, on a busy machine: codecs took far longer by the wall clock than whole steps by the CPU's.
+#[test]
+fn a_bench_of_a_busy_machine_leaves_packing_and_is_doubted() {
+    let place = Place::new();
+    let step = |optimizer: &str, round: &str, codec: &str, exact: &str, ns: f64| {
+        serde_json::json!({"optimizer": optimizer, "round": round, "codec_up": codec, "codec_down": codec, "exact_codec": exact,
+            "clip": false, "workers": 2, "workers_a_host": 1, "ns_per_value": ns})
+    };
+    let mut adam = [step("adam", "exact", "f32", "f32", 2.6), step("adam", "exact", "f32", "bf16", 1.8)];
+    for step in &mut adam {
+        step.as_object_mut().unwrap().retain(|key, _| !key.starts_with("codec_"));
+    }
+    let steps = [
+        &adam[..],
+        &[
+            step("one-bit-adam", "exact", "sign", "f32", 2.7),
+            step("one-bit-adam", "coarse", "sign", "f32", 1.7),
+            step("zero-one-adam", "exact", "sign", "bf16", 2.0),
+            step("zero-one-adam", "coarse", "sign", "bf16", 1.5),
+            step("zero-one-adam", "skipped", "sign", "bf16", 0.9),
+            step("efficient-adam", "coarse", "sign", "f32", 1.7),
+        ],
+    ]
+    .concat();
+    let codec = |name: &str, slow: f64| serde_json::json!({"codec": name, "encode": 0.3e-9 * slow, "decode_add": 0.3e-9 * slow});
+    let bench = |slow: f64| {
+        let codecs = ["f32", "bf16", "sign"].map(|name| codec(name, slow));
+        serde_json::json!({"cores": 2, "values": 4_000_000, "copy_gb_per_s": {}, "kernels": [], "codecs": codecs, "steps": steps,
+            "message_seconds": 1e-6})
+    };
+    let plan = |slow: f64, cores: usize| {
+        place.write("bench.json", bench(slow).to_string());
+        let line = format!(
+            "plan --params 100M --workers 16 --bandwidth 1Gb/s --compute 100ms --codecs sign --sharing 8 --cores {cores} --bench bench.json"
+        );
+        place.thinwire(&format!("{line} --json --quiet")).json()
+    };
+    let packs = |answer: &Value, at: usize| number(&methods(answer)[at]["pack_seconds_per_step"]);
+    let (quiet, busy) = (plan(1.0, 8), plan(40.0, 8));
+    assert!(!quiet["warnings"].to_string().contains("not credible"), "{}", quiet["warnings"]);
+    assert!(busy["warnings"].to_string().contains("not credible"), "{}", busy["warnings"]);
+    let crowded = plan(40.0, 2);
+    for at in 0..methods(&busy).len() {
+        assert!(packs(&busy, at) > 0.3 * packs(&quiet, at), "method {at}: {} {}", packs(&busy, at), packs(&quiet, at));
+        assert!((packs(&crowded, at) / packs(&busy, at) - 4.0).abs() < 1e-9, "four share a core: method {at}");
+    }
 }
 
 #[test]
@@ -261,7 +353,7 @@ fn a_deepspeed_configuration_is_answered_for() {
     let half = of(r#"{"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}}"#).json();
     assert!(!half["warnings"].to_string().contains("auto"), "one of them is enough: {half}");
     assert_eq!(text(&half["held_to"]), "yours: Adam bf16");
-    assert_eq!(methods(&half).len(), 10, "it is one of those that are compared");
+    assert_eq!(methods(&half).len(), 12, "it is one of those that are compared");
     assert!(half["warnings"].to_string().contains("optimizer is not in the file"), "{half}");
     assert!(text(&half["recommendation"]["reason"]).contains("of yours, Adam bf16"), "{half}");
     of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["Lamb", "OneBitAdam"]);

@@ -112,6 +112,45 @@ fn a_killed_server_and_a_killed_worker_come_back() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "b has its old seat");
 }
 
+/// The line is for a shell: what a person does is to paste it.
+#[test]
+fn the_join_line_of_a_server_with_data_works_as_it_stands() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("my data")).unwrap();
+    place.write("my data/text.txt", "to be, or not to be, that is the question; ".repeat(300));
+    let log = File::create(place.path("serve.log")).unwrap();
+    let line = format!("serve --listen 127.0.0.1:0 --out server --json {NETWORK} --steps 5 --workers 1");
+    let mut command = place.command(&line);
+    let child = command.args(["--data", "my data"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let pasted = wait_for("the line", || {
+        let log = place.read("serve.log");
+        assert!(!log.contains("error: "), "{log}");
+        Some(log.split("workers   thinwire ").nth(1)?.split_once('\n')?.0.to_owned())
+    });
+    assert!(pasted.contains("--data '") && pasted.contains("my data'"), "{pasted}");
+    let binary = env!("CARGO_BIN_EXE_thinwire");
+    let mut shell = Command::new("sh");
+    let joined = shell.args(["-c", &format!("{binary} {pasted} --json --quiet")]).current_dir(place.path(""));
+    let summary = Ran::of(&pasted, joined.output().unwrap()).json();
+    let status = Server { child, address: String::new() }.end(&place);
+    assert_eq!(summary["digest"], status["digest"]);
+}
+
+#[test]
+fn a_worker_with_data_comes_back_by_the_line_that_it_prints() {
+    let place = Place::new();
+    place.write("text.txt", "to be, or not to be, that is the question; ".repeat(300));
+    let flags = format!("{NETWORK} --steps 100000 --workers 1 --eval-every 100000 --data text.txt");
+    let mut server = serve(&place, "127.0.0.1:0", &flags);
+    let address = server.address.split(' ').next().unwrap().to_owned();
+    let a = join(&place, &address, "a", "--data text.txt");
+    wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
+    interrupt(&a);
+    let ran = Ran::of("join", a.wait_with_output().unwrap());
+    assert!(ran.stderr.contains(&format!("thinwire join {address} --out a --data text.txt")), "{}", ran.stderr);
+    server.kill();
+}
+
 /// A word that there was not yet when a run began stands at its default.
 #[test]
 fn a_run_of_before_a_word_goes_on() {

@@ -84,7 +84,7 @@ fn rounds_and_bytes_are_those_of_the_plan() {
     let place = Place::new();
     for workers in [1, 3] {
         for optimizer in OPTIMIZERS {
-            let summary = place.train(&format!("--optimizer {optimizer} --workers {workers} --out run"));
+            let summary = place.train(&format!("--optimizer {optimizer} --workers {workers} --out run --overwrite"));
             let plan = planned(&place.read("run/config.toml"), number(&summary["params"]) as usize);
             let bytes = (0..workers).map(|rank| plan.bytes_sent(rank)).sum::<u64>() as f64 / workers as f64;
             assert_eq!(number(&summary["bytes_sent_per_worker"]), bytes.round(), "{optimizer}, {workers} workers");
@@ -101,8 +101,10 @@ fn a_seed_decides_everything() {
     let place = Place::new();
     for workers in [1, 3] {
         for optimizer in OPTIMIZERS {
-            let run =
-                |seed| place.digest(&format!("--optimizer {optimizer} --workers {workers} --seed {seed} --out run"));
+            let run = |seed| {
+                place
+                    .digest(&format!("--optimizer {optimizer} --workers {workers} --seed {seed} --out run --overwrite"))
+            };
             let first = run(5);
             assert_eq!(run(5), first, "{optimizer}, {workers} workers");
             assert_ne!(run(6), first, "{optimizer}, {workers} workers");
@@ -113,8 +115,9 @@ fn a_seed_decides_everything() {
 #[test]
 fn every_task_trains_on_what_is_embedded() {
     let place = Place::new();
-    let run =
-        |flags: &str| place.thinwire(&format!("train {flags} --steps 4 --workers 2 --out run --json --quiet")).json();
+    let run = |flags: &str| {
+        place.thinwire(&format!("train {flags} --steps 4 --workers 2 --out run --overwrite --json --quiet")).json()
+    };
     for (flags, unit, classes) in [
         (format!("{NETWORK} --task gpt"), "tokens", false),
         (format!("{NETWORK} --task bert"), "tokens", false),
@@ -184,21 +187,45 @@ fn quiet_says_nothing_and_odd_lengths_run() {
     ] {
         let network =
             if flags.contains("--context") { NETWORK.replace("--context 16", "") } else { NETWORK.to_owned() };
-        let ran = place.thinwire(&format!("train {network} {flags} --quiet --out run")).succeeds();
+        let ran = place.thinwire(&format!("train {network} {flags} --quiet --out run --overwrite")).succeeds();
         assert_eq!((ran.stdout, ran.stderr), (String::new(), String::new()), "{flags}");
     }
 }
 
 #[test]
-fn a_folder_with_a_finished_run_takes_the_next_one() {
+fn a_finished_run_is_not_replaced_unasked() {
     let place = Place::new();
     let first: Value = place.train("--out run --seed 1");
-    let second = place.train("--out run --seed 2");
+    let again = format!("train {NETWORK} --steps 30 --out run --seed 2 --quiet --json");
+    let before = place.read("run/metrics.jsonl");
+    place.thinwire(&again).refused(&["run holds a finished run", "--out", "--overwrite", "--resume run --steps"]);
+    assert_eq!(place.read("run/metrics.jsonl"), before);
+    let second = place.thinwire(&format!("{again} --overwrite")).json();
     assert_ne!(first["digest"], second["digest"]);
     assert_eq!(place.step_metrics("run").len(), 30);
-    let default = place.train("");
-    assert_eq!(default["digest"], first["digest"]);
-    assert!(place.path("runs/gpt-zero-one-adam/summary.json").is_file());
+}
+
+#[test]
+fn the_default_folder_is_numbered_once_a_finished_run_has_it() {
+    let place = Place::new();
+    let digest = |run: &str| {
+        let summary: Value = serde_json::from_str(&place.read(format!("runs/{run}/summary.json"))).unwrap();
+        summary["digest"].clone()
+    };
+    let first = place.train("--seed 1");
+    let second = place.train("--seed 2");
+    place.train("--seed 3");
+    assert_eq!(digest("gpt-zero-one-adam"), first["digest"]);
+    assert_eq!(digest("gpt-zero-one-adam-2"), second["digest"]);
+    assert!(place.path("runs/gpt-zero-one-adam-3/summary.json").is_file());
+    let replaced = place.train("--seed 4 --overwrite");
+    assert_eq!(digest("gpt-zero-one-adam"), replaced["digest"], "--overwrite is of the folder without a number");
+    let line = format!("compare {NETWORK} --steps 5 --optimizers adam --quiet");
+    place.thinwire(&line).succeeds();
+    place.thinwire(&line).succeeds();
+    assert!(place.path("runs/compare-gpt-2/adam/summary.json").is_file());
+    let other = format!("compare {NETWORK} --steps 5 --optimizers zero-one-adam --quiet --out runs/compare-gpt");
+    place.thinwire(&other).refused(&["a finished comparison", "--overwrite"]);
 }
 
 #[test]
@@ -208,7 +235,7 @@ fn nobody_reading_is_no_panic() {
     }
     let place = Place::new();
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let line = format!("train {NETWORK} --steps 3 --json --out run");
+    let line = format!("train {NETWORK} --steps 3 --json --out run --overwrite");
     let command = || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_thinwire"));
         command.args(line.split_whitespace()).current_dir(place.path(""));
@@ -220,4 +247,18 @@ fn nobody_reading_is_no_panic() {
     let output = command().stderr(full()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "a run does not die of a log that nobody takes");
     assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok());
+}
+
+#[test]
+fn the_files_of_a_folder_are_listed() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("books/more")).unwrap();
+    for (name, text) in [("books/b.txt", "to be, or not to be; "), ("books/more/a.md", "that is the question; ")] {
+        place.write(name, text.repeat(200));
+    }
+    place.write("books/notes.log", "not this one");
+    let line = format!("train {NETWORK} --steps 3 --workers 2 --data books --out run --json");
+    let ran = place.thinwire(&line).succeeds();
+    assert!(ran.stderr.contains("data      2 files: b.txt, more/a.md\n"), "{}", ran.stderr);
+    assert_eq!(ran.json()["data_files"], serde_json::json!(["b.txt", "more/a.md"]));
 }

@@ -36,6 +36,12 @@ pub fn read_folder(folder: &Path) -> Result<Option<Images>> {
     Ok(None)
 }
 
+/// The files of the set in a folder, as far as they are there.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let found = |kind: &Kind| kind.train.iter().chain([&kind.held_out]).filter_map(|name| find(folder, name)).collect();
+    [CIFAR_10, CIFAR_100].iter().map(found).find(|files: &Vec<PathBuf>| !files.is_empty()).unwrap_or_default()
+}
+
 /// One file of records, a fifth of them held out. Which kind it is, its length says.
 pub fn read_file(path: &Path) -> Result<Images> {
     let bytes = file::read(path)?;

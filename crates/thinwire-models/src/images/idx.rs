@@ -39,6 +39,12 @@ impl Set {
             .any(|(parts, kind)| self.find(parts, kind).is_ok())
     }
 
+    /// The four files of the set.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let kinds = [(TRAIN, IMAGES), (TRAIN, LABELS), (HELD_OUT, IMAGES), (HELD_OUT, LABELS)];
+        kinds.iter().map(|(parts, kind)| self.find(parts, kind)).collect()
+    }
+
     pub fn read(&self) -> Result<Images> {
         let [train_labels, held_out_labels] = [self.find(TRAIN, LABELS)?, self.find(HELD_OUT, LABELS)?];
         let [train_images, held_out_images] = [self.find(TRAIN, IMAGES)?, self.find(HELD_OUT, IMAGES)?];

@@ -9,7 +9,7 @@ mod idx;
 
 use crate::random::Random;
 use crate::{Error, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Labelled images, all of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,18 @@ pub fn read(path: Option<&Path>) -> Result<Images> {
             Some(set) => set.read(),
             None => cifar::read_file(file),
         },
+    }
+}
+
+/// The files that [`read`] reads: none for what is compiled in.
+pub fn files(path: Option<&Path>) -> Result<Vec<PathBuf>> {
+    match path {
+        None => Ok(Vec::new()),
+        Some(folder) if folder.is_dir() => {
+            let idx = idx::Set::of_folder(folder);
+            if idx.is_there() { idx.files() } else { Ok(cifar::files(folder)) }
+        }
+        Some(file) => idx::Set::of_file(file).map_or_else(|| Ok(vec![file.to_owned()]), |set| set.files()),
     }
 }
 

@@ -7,7 +7,7 @@
 //! Left out: the guess whether two sentences follow each other, which later work found useless, and with it the embedding
 //! that tells the first from the second.
 
-use super::{Learner, Score, Share, Task};
+use super::{Learner, Score, Share, Task, Watch};
 use crate::error::{Error, Result};
 use crate::random::Random;
 use crate::tensors::Tensors;
@@ -199,10 +199,10 @@ impl Learner for BertLearner<'_> {
         (loss / chosen as f64) as f32
     }
 
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score> {
         let (text, window) = (self.held_out, self.network.shape().context - 2);
         let numbers = super::spread(text.len() / window, examples, self.share).collect::<Vec<_>>();
-        let mut score = Score::default();
+        let (mut score, mut done) = (Score::default(), 0);
         for batch in numbers.chunks(self.lengths.len()) {
             self.masking.clear();
             for &number in batch {
@@ -211,8 +211,12 @@ impl Learner for BertLearner<'_> {
             }
             score.loss += self.forward(params, 0.0);
             score.count += self.masking.chosen.len() as u64;
+            done += batch.len();
+            if watch(done, numbers.len()).is_break() {
+                return None;
+            }
         }
-        score
+        Some(score)
     }
 }
 

@@ -7,7 +7,7 @@
 //! Every epoch is a new order of all sentences, a function of the seed and its number, and the workers take turns.
 
 use super::bert::Specials;
-use super::{Learner, Score, Share, Task};
+use super::{Learner, Score, Share, Task, Watch};
 use crate::error::{Error, Result};
 use crate::random::Random;
 use crate::sentences::{Example, Sentences};
@@ -23,6 +23,27 @@ pub struct BertClassifier {
     held_out: Vec<Encoded>,
     specials: Specials,
     network: Transformer,
+    cut: Cut,
+}
+
+/// How many examples are longer than the context, and lose what is behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    pub examples: usize,
+    /// Of so many, those held out too.
+    pub of: usize,
+    /// Tokens of the longest, with those that enclose it.
+    pub longest: usize,
+}
+
+/// Tokens of each example, with those that enclose it.
+pub fn lengths(sentences: &Sentences, tokenizer: &Tokenizer) -> Vec<usize> {
+    sentences.examples.iter().map(|example| length(example, tokenizer)).collect()
+}
+
+fn length(example: &Example, tokenizer: &Tokenizer) -> usize {
+    let tokens = |text: &str| tokenizer.encode(text.as_bytes()).len() + 1;
+    1 + tokens(&example.text) + example.pair.as_deref().map_or(0, tokens)
 }
 
 struct Encoded {
@@ -54,12 +75,24 @@ impl BertClassifier {
             }
         }
         let encode = |example: &Example| encode(example, tokenizer, specials, shape.context);
+        let mut cut = Cut::default();
+        for length in sentences.examples.iter().chain(&held_out).map(|example| length(example, tokenizer)) {
+            cut.of += 1;
+            cut.examples += usize::from(length > shape.context);
+            cut.longest = cut.longest.max(length);
+        }
         Ok(BertClassifier {
+            cut,
             train: sentences.examples.iter().map(encode).collect(),
             held_out: held_out.iter().map(encode).collect(),
             specials,
             network: Transformer::new(shape)?,
         })
+    }
+
+    /// What the context is too short for.
+    pub fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// The parameters to start from: those of a pre-trained [`Bert`](super::bert::Bert) of the same shape, and a new
@@ -237,7 +270,7 @@ impl Learner for ClassifierLearner<'_> {
         (loss / batch as f64) as f32
     }
 
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score> {
         let (task, classes) = (self.task, self.task.network.shape().classes);
         let mut confusion = vec![0; classes * classes];
         let mut score = Score::default();
@@ -249,8 +282,11 @@ impl Learner for ClassifierLearner<'_> {
                 confusion[task.held_out[batch[row]].label as usize * classes + answer] += 1;
             });
             score.count += batch.len() as u64;
+            if watch(score.count as usize, sentences.len()).is_break() {
+                return None;
+            }
         }
-        Score { confusion, ..score }
+        Some(Score { confusion, ..score })
     }
 }
 

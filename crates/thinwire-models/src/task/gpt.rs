@@ -2,7 +2,7 @@
 //!
 //! Every worker has its own contiguous share of the training text, and draws random windows from it.
 
-use super::{Learner, Score, Share, Task};
+use super::{Learner, Score, Share, Task, Watch};
 use crate::error::Result;
 use crate::random::Random;
 use crate::tensors::Tensors;
@@ -133,15 +133,19 @@ impl Learner for GptLearner<'_> {
         (loss / rows as f64) as f32
     }
 
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score> {
         let (text, context) = (self.held_out, self.network.shape().context);
-        let windows = super::spread((text.len() - 1) / context, examples, self.share);
-        let mut score = Score::default();
-        for batch in windows.collect::<Vec<_>>().chunks(self.lengths.len()) {
+        let windows = super::spread((text.len() - 1) / context, examples, self.share).collect::<Vec<_>>();
+        let (mut score, mut done) = (Score::default(), 0);
+        for batch in windows.chunks(self.lengths.len()) {
             self.take(text, batch.iter().map(|window| window * context));
             score.loss += self.forward(params, 0.0);
             score.count += self.tokens.len() as u64;
+            done += batch.len();
+            if watch(done, windows.len()).is_break() {
+                return None;
+            }
         }
-        score
+        Some(score)
     }
 }

@@ -11,7 +11,7 @@ use crate::images::{Images, Split};
 use crate::layer::classify;
 use crate::random::Random;
 use crate::resnet::{Activations, ResNet, Shape};
-use crate::task::{Learner, Score, Share, Task};
+use crate::task::{Learner, Score, Share, Task, Watch};
 use crate::tensors::Tensors;
 
 /// Keeps the stream that orders the images apart from those that fill the parameters.
@@ -120,11 +120,12 @@ impl Learner for ImageLearner<'_> {
         loss / self.batch as f32
     }
 
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score> {
         let (task, classes) = (self.task, self.task.images.classes);
         let labels = &task.images.held_out.labels;
         let mut score = Score { confusion: vec![0; classes * classes], ..Score::default() };
-        for image in super::spread(labels.len(), examples, self.share) {
+        let images = super::spread(labels.len(), examples, self.share).collect::<Vec<_>>();
+        for &image in &images {
             let label = labels[image];
             task.load(&mut self.run, &task.images.held_out, image);
             let logits = task.net.forward(params, &mut self.run);
@@ -132,8 +133,11 @@ impl Learner for ImageLearner<'_> {
             score.loss += f64::from(classify::loss(logits, label));
             score.count += 1;
             score.confusion[label * classes + classify::prediction(logits)] += 1;
+            if watch(score.count as usize, images.len()).is_break() {
+                return None;
+            }
         }
-        score
+        Some(score)
     }
 }
 

@@ -8,6 +8,7 @@ pub mod images;
 use crate::error::{Error, Result};
 use crate::tensors::Tensors;
 use crate::text::Corpus;
+use std::ops::ControlFlow;
 
 /// Which worker of how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,18 @@ pub trait Learner: Send {
 
     /// Scores `params` on this worker's part of the held-out data: of `examples` of them, evenly spread, or of all when
     /// there are no more. The parts of all workers together are all of it.
-    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score;
+    ///
+    /// `watch` is told after every few how many are done, and of how many; if it breaks, there is no score.
+    fn evaluate_watched(&mut self, params: &[f32], examples: usize, watch: &mut Watch<'_>) -> Option<Score>;
+
+    /// The same, watched by nobody.
+    fn evaluate(&mut self, params: &[f32], examples: usize) -> Score {
+        self.evaluate_watched(params, examples, &mut |_, _| ControlFlow::Continue(())).unwrap_or_default()
+    }
 }
+
+/// Who watches an evaluation: takes how many examples are done, and of how many.
+pub type Watch<'a> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'a;
 
 /// This worker's part of `wanted` numbers spread evenly over 0..`there`.
 fn spread(there: usize, wanted: usize, share: Share) -> impl Iterator<Item = usize> {
@@ -100,6 +111,12 @@ impl Score {
     pub fn accuracy(&self) -> Option<f64> {
         let right: u64 = (0..self.classes()).map(|class| self.confusion[class * (self.classes() + 1)]).sum();
         (!self.confusion.is_empty()).then(|| right as f64 / self.confusion.iter().sum::<u64>() as f64)
+    }
+
+    /// The part of right answers if every answer were the class that is most frequent: an accuracy says something beside it.
+    pub fn majority(&self) -> Option<f64> {
+        let largest = self.confusion.chunks(self.classes().max(1)).map(|row| row.iter().sum::<u64>()).max()?;
+        Some(largest as f64 / self.confusion.iter().sum::<u64>() as f64)
     }
 
     /// Matthews correlation for two classes, as CoLA is scored; 0 where it is undefined, as scikit-learn has it.

@@ -28,14 +28,23 @@ pub fn read(path: Option<&Path>) -> Result<Vec<u8>> {
     }
 }
 
+/// The files that [`read`] reads, in its order: none for what is compiled in.
+pub fn files(path: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    match path {
+        None => {}
+        Some(folder) if folder.is_dir() => find_texts(folder, &mut paths)?,
+        Some(path) => paths.push(path.to_owned()),
+    }
+    paths.sort();
+    Ok(paths)
+}
+
 /// All text files of a folder and of its folders, in the order of their paths. A file that does not end its last line gets
 /// that end, so that no word is made of two files.
 fn read_folder(folder: &Path) -> Result<Vec<u8>> {
-    let mut paths = Vec::new();
-    find_texts(folder, &mut paths)?;
-    paths.sort();
     let mut all = Vec::new();
-    for path in paths {
+    for path in files(Some(folder))? {
         let text = file::read_at_most(&path, file::LIMIT.saturating_sub(all.len() as u64))?;
         check_is_text(&path, &text)?;
         if all.last().is_some_and(|&last| last != b'\n') {

@@ -58,7 +58,7 @@ fn two_columns_in_either_order() {
 #[test]
 fn wrong_files_say_the_line_and_what_is_expected() {
     let long: String = (0..1001).map(|n| format!("{n}\ttext\n")).collect();
-    let wrong: [(&[u8], &str); 12] = [
+    let wrong: [(&[u8], &str); 14] = [
         (b"", "is empty"),
         (b"\n\r\n", "no lines: columns between tabs are expected: a header with `label` and `sentence`"),
         (b"just a line\n", "line 1: 1 columns without a known header; columns between tabs are expected"),
@@ -74,6 +74,8 @@ fn wrong_files_say_the_line_and_what_is_expected() {
             "which of the two columns is the label cannot be told; a header line `label<TAB>text` tells it",
         ),
         (b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n", "line 3: not UTF-8"),
+        (b"index\tsentence1\tsentence2\tscore\n0\ta\tb\t2.5\n", "line 1: a column `score`: regression, as of STS-B"),
+        (b"sentence\tlabel\nfine\t3.8\nfiner\t5\n", "the label 3.8 is a measure and no class: regression"),
     ];
     for (content, problem) in wrong.into_iter().chain([(long.as_bytes(), "1001 different labels")]) {
         let folder = folder();

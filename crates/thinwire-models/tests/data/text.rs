@@ -34,6 +34,10 @@ fn a_folder_is_its_texts_in_the_order_of_their_paths() {
     write(&folder, "picture.png", "no");
     write(&folder, "archive.gz", gzip("no"));
     assert_eq!(String::from_utf8(text::read(Some(folder.path())).unwrap()).unwrap(), "first\nsecond\nthird");
+    let files = ["a.text", "b/a.md.gz", "b/empty.txt", "c.TXT"].map(|name| folder.path().join(name));
+    assert_eq!(text::files(Some(folder.path())).unwrap(), files);
+    assert_eq!(text::files(Some(&files[0])).unwrap(), files[..1]);
+    assert!(text::files(None).unwrap().is_empty());
 }
 
 #[test]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ._hooks import leave_with
+from ._listing import sharded_by
 from ._mirror import Mirror, cut, dense
 from ._thinwire import Vector, _all_finite
 
@@ -32,8 +33,8 @@ class Gradients(NamedTuple):
 
 
 class Flat:
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        _check(params)
+    def __init__(self, params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
+        check(params, names)
         self.params = list(params)
         self.lengths = [param.numel() for param in params]
         apart = [param.dtype is not torch.float32 or param.device.type != "cpu" for param in params]
@@ -83,6 +84,11 @@ class Flat:
             self._locate()
         for (param, view), address in zip(self._views, self._addresses, strict=True):
             if param.data_ptr() != address:  # it was given other memory: its values count
+                if (by := sharded_by(param)) is not None:
+                    raise RuntimeError(
+                        f"a parameter became a shard ({by}) after the optimizer was built. Sharded parameters are not supported: train "
+                        "whole replicas, without FSDP"
+                    )
                 if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
                     raise RuntimeError(
                         "a parameter was given another type, shape or device after the optimizer was built; "
@@ -163,17 +169,23 @@ class _Look:
         flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
 
 
-def _check(params: Sequence[Tensor]) -> None:
+def check(params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
+    """Refuses parameters that cannot be a part of the vector, by their names where those are known."""
     seen: dict[int, int] = {}
-    for index, param in enumerate(params):
+    labels = [f"parameter {index}" for index in range(len(params))]
+    labels[: len(names)] = [f"{label} ({name})" if name else label for label, name in zip(labels, names, strict=False)]
+    for index, (param, label) in enumerate(zip(params, labels, strict=True)):
+        if (by := sharded_by(param)) is not None:
+            raise ValueError(
+                f"{label} is a shard ({by}); accepted: whole replicas on every rank. Build the model without FSDP or tensor "
+                "parallelism, or train it with torch.optim.AdamW"
+            )
         if param.dtype not in TYPES:
-            raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
+            raise ValueError(f"{label} is {param.dtype}; accepted: float32, bfloat16, float16")
         if param.is_meta:
-            raise ValueError(f"parameter {index} is on the meta device and has no values yet; give it some first (to_empty, then its init)")
+            raise ValueError(f"{label} is on the meta device and has no values yet; give it some first (to_empty, then its init)")
         if param.layout is not torch.strided:
-            raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
-        if hasattr(param, "device_mesh"):
-            raise ValueError(f"parameter {index} is sharded over ranks (FSDP, DTensor); accepted: whole replicas on every rank")
+            raise ValueError(f"{label} is {param.layout}; accepted: dense tensors")
         if param.numel() and seen.setdefault(param.data_ptr(), index) != index:
             first = seen[param.data_ptr()]
             raise ValueError(f"parameters {first} and {index} share memory; to tie weights, use one Parameter in both places")

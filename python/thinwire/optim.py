@@ -22,6 +22,8 @@ from . import _rates, _thinwire, _words
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
+from ._listing import Listing
+from ._modules import Modules, given_names
 from ._worker import Worker
 
 log = logging.getLogger("thinwire")
@@ -41,6 +43,7 @@ class _Compressed(Optimizer):
     _name: str
     _flat: Flat
     _wrappers: Wrappers
+    _listing: Listing
 
     # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
     _step_supports_amp_scaling = True
@@ -65,7 +68,7 @@ class _Compressed(Optimizer):
         except Exception as error:
             _tell_others(process_group, error)
             raise
-        self._wire = _connect(process_group, deadline)
+        self._wire = _connect(process_group, deadline, self._listing)
         if not _in_a_crowd():  # there the engine looks itself, at every step
             self._flat.look_at_gradients()
         self._worker = self._meet(words, init, deadline, resume)
@@ -91,17 +94,24 @@ class _Compressed(Optimizer):
         for group in self.param_groups:
             _words.check_group(group)
             group["betas"] = tuple(group["betas"])
-        self._amp = self._off_schedule = False
+        self._amp = self._off_schedule = self._told_of_no_gradient = False
         self._own: Tensor | None = None  # this rank's parameters, while others take their place
         self._inside = 0  # how many consensus() blocks
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
+        if not any(self._trained):
+            raise ValueError(
+                "params: expected some that require a gradient, found none (requires_grad is set before the optimizer is built)"
+            )
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
         with guessing(_words.OURS, _words.ELSEWHERE):
             _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+        self._modules = Modules(flat)
+        given = given_names(self.param_groups, flat)
+        self._listing = Listing.of(flat, given, self._modules.names)
         self._wrappers = Wrappers(flat)
-        self._flat = Flat(flat)
+        self._flat = Flat(flat, given or self._modules.names)
         self._fixed = [_fixed(group) for group in self.param_groups]
         return words
 
@@ -171,6 +181,7 @@ class _Compressed(Optimizer):
         with torch.no_grad():
             self._flat.take_params()
             grads = self._flat.take_grads(self._scale())
+            self._check_missing([number for number, param in enumerate(self._flat.params) if param.grad is None])
             rates = [float(group["lr"]) for group in self.param_groups]
             own = None if all(rate == rates[0] for rate in rates) else rates
             self._compare_with_schedule(rates[0])
@@ -178,6 +189,18 @@ class _Compressed(Optimizer):
             self._flat.give_params()
         if self._skips and not self._amp and not grads.finite:  # a scaler's infinities are ordinary
             self._tell_left_out()
+
+    def _check_missing(self, missing: list[int]) -> None:
+        """A parameter without a gradient counts as one whose gradient is zero: wrong if nothing will ever bring it one."""
+        self._modules.check_present(missing)
+        if missing and len(missing) == len(self._flat.params) and not self._told_of_no_gradient:
+            self._told_of_no_gradient = True
+            log.warning(
+                "step %d: no parameter of worker %d has a gradient, which counts as a gradient of zeros in the mean of all workers. Call "
+                "backward() before step(), on the model that the optimizer was built for",
+                self._worker.steps,
+                self._worker.rank,
+            )
 
     def _tell_left_out(self) -> None:
         """A rank that is left out at every step would be missed by nobody: told at the first, the tenth, the hundredth."""
@@ -477,13 +500,13 @@ def _has_others(process_group: Any) -> bool:
     return True
 
 
-def _connect(process_group: Any, deadline: float) -> Any:
+def _connect(process_group: Any, deadline: float, listing: Listing) -> Any:
     """The wire to the other ranks; None for one worker alone."""
     if not _has_others(process_group):
         return None
     from ._wire import Wire
 
-    return Wire(process_group, deadline)
+    return Wire(process_group, deadline, listing.to_text())
 
 
 def _tell_others(process_group: Any, error: Exception) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from . import _thinwire
+from . import _schedule, _thinwire
 from ._guess import guessing
 
 FORMAT = "thinwire-worker"
@@ -15,7 +15,9 @@ class Worker(_thinwire.Worker):
     __doc__ = _thinwire.Worker.__doc__
 
     def __new__(cls, name: str, *, parameters: Any, group: _thinwire.Group | None = None, **config: Any) -> Worker:
-        with guessing():
+        schedule, steps = config.pop("schedule", None), config.pop("steps", None)
+        config, _ = _schedule.take(config, schedule, steps)
+        with guessing(("schedule", "steps")):
             return cast(Worker, super().__new__(cls, name, parameters=parameters, group=group, **config))
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import _rates, _thinwire, _words
+from . import _rates, _schedule, _thinwire, _words
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
 from ._listing import Listing
 from ._modules import Modules, given_names
+from ._schedule import Course, Function, Table
 from ._worker import Worker
 
 log = logging.getLogger("thinwire")
@@ -44,6 +45,8 @@ class _Compressed(Optimizer):
     _flat: Flat
     _wrappers: Wrappers
     _listing: Listing
+    _worker: Worker
+    _course: Course | None  # the rates of the run, where the schedule is more than a table
 
     # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
     _step_supports_amp_scaling = True
@@ -60,23 +63,34 @@ class _Compressed(Optimizer):
         init: Literal["check", "broadcast"] = "check",
         deadline: float = 300.0,
         resume: str | os.PathLike[str] | None = None,
+        schedule: Table | Function | None = None,
+        steps: int | None = None,
         **config: Any,
     ) -> None:
         try:
             _words.check_folder(resume)
+            config, self._course = _schedule.take(config, schedule, steps)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
             _tell_others(process_group, error)
             raise
+        self._process_group, self._deadline, self._length = process_group, deadline, steps
         self._wire = _connect(process_group, deadline, self._listing)
         if not _in_a_crowd():  # there the engine looks itself, at every step
             self._flat.look_at_gradients()
-        self._worker = self._meet(words, init, deadline, resume)
-        self._peak = self._worker.config.get("learning_rate", {}).get("peak", 0.0)
-        self._skips = self._worker.config["non_finite"] == "skip"
+        if resume is not None and "learning_rate" not in words and (table := _schedule.saved_in(resume)) is not None:
+            words["learning_rate"] = table
+            self._off_schedule = True  # it may be the nearest table to something that is known no more
+        self._work(self._meet(words, init, deadline, resume), words)
         self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
+
+    def _work(self, worker: Worker, words: dict[str, Any]) -> None:
+        """Goes on with `worker`, which was built from `words`."""
+        self._worker, self._given = worker, words
+        self._peak = worker.config.get("learning_rate", {}).get("peak", 0.0)
+        self._skips = worker.config["non_finite"] == "skip"
 
     def _prepare(self, params: Any, defaults: dict[str, Any], init: str, deadline: float, config: dict[str, Any]) -> dict[str, Any]:
         """All that needs no other rank. The engine's configuration."""
@@ -215,8 +229,10 @@ class _Compressed(Optimizer):
             )
 
     def _compare_with_schedule(self, lr: float) -> None:
-        """0/1 Adam skips rounds by the rate it is given; `learning_rate` is what it was told to expect."""
-        expected = None if self._off_schedule else self._worker._expected_rates
+        """0/1 Adam skips rounds by the rate it is given; the schedule is what it was told to expect."""
+        if self._off_schedule:
+            return
+        expected = self._worker._expected_rates if self._course is None else self._course.around(self._worker.steps)
         if expected is None:
             return
         # Whether a schedule begins one step earlier or later is a matter of taste.
@@ -224,7 +240,7 @@ class _Compressed(Optimizer):
         if not around[0] - room <= lr <= around[-1] + room:
             self._off_schedule = True
             log.warning(
-                "step %d: lr is %g, and learning_rate says %g; rounds go by lr, so plan() will not be what is sent. "
+                "step %d: lr is %g, and the schedule says %g; rounds go by lr, so plan() will not be what is sent. "
                 "Set lr by a scheduler of the same shape",
                 self._worker.steps,
                 lr,
@@ -329,22 +345,72 @@ class _Compressed(Optimizer):
         """What this rank has sent and waited for so far: bytes, messages, rounds by kind, seconds by phase."""
         return self._worker.traffic()
 
-    def plan(self, steps: int, schedule: dict[str, Any] | None = None) -> dict[str, Any]:
+    def follow(self, scheduler: Any, steps: int | None = None) -> None:
+        """Tells the engine what `scheduler` will do, as ``schedule=`` does, before the first step. All ranks together.
+
+        A scheduler needs the optimizer before there is one to read. So this steps a copy of it to the end of the run and builds the
+        engine's worker again; neither the scheduler nor a learning rate is changed. After a resume or ``load_state_dict`` the
+        schedule is the checkpoint's, and this only says which rates to expect.
+
+        Parameters
+        ----------
+        scheduler : torch.optim.lr_scheduler.LRScheduler
+            A scheduler on this optimizer whose rates depend on the step alone, stepped once for each :meth:`step`.
+        steps : int, optional
+            The length of the run; by default the ``steps`` of the optimizer, or the scheduler's own ``total_steps``.
+        """
+        from ._scheduler import read
+
+        self._check_own("follow()")
+        begun = self._worker.steps > 0
+        try:
+            course = read(scheduler, self, steps if steps is not None else self._length)
+            self._check_fixed()
+            if begun and "learning_rate" not in self._worker.config:
+                raise RuntimeError("follow() after the first step: the rounds of the run go without a schedule; call it before")
+            words = {**self._given, "learning_rate": course.table}
+            _thinwire.resolve(words)
+        except Exception as error:
+            if not begun:
+                _tell_others(self._process_group, error)
+            raise
+        if not begun:
+            if self._wire is not None:
+                self._wire.close()  # the engine's worker has posted receives on it, and nobody can take those back
+            self._wire = _connect(self._process_group, self._deadline, self._listing)
+            self._work(self._meet(words, "check", self._deadline, None), words)
+        self._course, self._off_schedule = course, False
+
+    def plan(self, steps: int, schedule: Table | Function | Any = None) -> dict[str, Any]:
         """Rounds, bytes and memory of a run of `steps` steps, before anything is sent.
 
         Parameters
         ----------
         steps : int
             The length of the run.
-        schedule : dict, optional
-            A learning rate in the words of ``learning_rate``: a plan as if the optimizer had been built with it.
+        schedule : dict, function or scheduler, optional
+            A learning rate as in ``schedule=`` or :meth:`follow`: a plan as if the optimizer had been built with it. Of a function or
+            scheduler the plan knows the nearest shape that the engine has a word for.
         """
-        if schedule is not None and not isinstance(schedule, dict):
-            raise TypeError(
-                f"schedule is a {type(schedule).__name__}; accepted: a dict in the words of learning_rate, "
-                'such as {"peak": 1e-3, "warmup": 100, "decay": "cosine", "steps": 1000}'
+        if schedule is None or isinstance(schedule, dict):
+            course = self._course if schedule is None else None
+        elif getattr(schedule, "optimizer", None) is self:
+            from ._scheduler import read
+
+            course = read(schedule, self, steps)
+            schedule = course.table
+        else:
+            course = _schedule.sampled(schedule, steps)
+            schedule = course.table
+        if course is not None and course.off > OFF_SCHEDULE:
+            log.warning(
+                "plan: the engine has no word for this schedule's shape, and plans with the nearest (%s), whose rate is off by up to "
+                "%.0f %% of the peak; the run's own rounds go by lr",
+                course.table["decay"],
+                100 * course.off,
             )
-        return self._worker.plan(steps, schedule)
+        plan: dict[str, Any] = self._worker.plan(steps, schedule)
+        return plan
 
     def save(self, dir: str | os.PathLike[str]) -> None:
         """Saves a checkpoint of parameters and optimizer to a folder that all ranks can read. All ranks together.
@@ -433,7 +499,13 @@ class _Compressed(Optimizer):
             raise ValueError("the state has no params")
         if params.shape != self._flat.values.shape:
             raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
-        self._worker._check(mine)
+        try:
+            self._worker._check(mine)
+        except ValueError as error:
+            if mine["config"].get("learning_rate") == self._worker.config.get("learning_rate"):
+                raise
+            hint = "the schedules differ: build the optimizer with the same schedule, or call follow(scheduler) before this"
+            raise ValueError(f"{error}; {hint}") from None
         return dict(mine)
 
     def _mark_state(self) -> None:
@@ -539,8 +611,14 @@ _ARGUMENTS = """
     resume : path, optional
         A folder of :meth:`save` to go on from, also with another number of ranks. Its learning rates replace ``lr``, as those of a
         ``state_dict`` do.
+    schedule : dict or function, optional
+        What ``lr`` will be, which your scheduler still sets: a table such as ``{{"peak": 1e-3, "warmup": 100, "decay": "cosine",
+        "steps": 1000}}``, or a function from the step, counted from 0, to the rate, together with ``steps``. A scheduler of PyTorch is
+        read by :meth:`follow`. ``learning_rate`` is the old name of the table.
+    steps : int, optional
+        The number of steps of the run, for a schedule that does not have it.
     **config
-        The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``, ``learning_rate``{words}.
+        The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``{words}.
 
     Notes
     -----
@@ -566,8 +644,8 @@ class OneBitAdam(_Compressed):
 class ZeroOneAdam(_Compressed):
     __doc__ = _described(
         "0/1 Adam (arXiv 2202.06009): stale variance, local steps, and one bit a parameter when the ranks do talk.\n\n"
-        "    Tell it the schedule of your learning rate (``learning_rate``): by that it knows which rounds to leave out. Without it,\n"
-        "    it talks at every step.",
+        "    Tell it the schedule of your learning rate (``schedule``, or ``follow``): by that it knows which rounds to leave out.\n"
+        "    Without it, it talks at every step.",
         ", ``kappa``, ``freeze``, ``sync``, ``sync_every``, ``sync_longest``",
     )
     _name = "zero-one-adam"

@@ -420,7 +420,10 @@ impl Worker {
 
     /// What the transport met comes first: KeyboardInterrupt must stay what it is.
     fn explain(&self, error: Error) -> PyErr {
-        self.failure.take().unwrap_or_else(|| error::to_python(error))
+        self.failure.take().unwrap_or_else(|| match error {
+            Error::NotFinite { .. } => error::not_finite(error, self.hosts.len()),
+            error => error::to_python(error),
+        })
     }
 }
 

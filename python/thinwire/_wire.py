@@ -69,14 +69,17 @@ class Wire:
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Rank 0's values for all."""
-        self._gloo.broadcast(tensor, 0).wait()
+        try:
+            self._gloo.broadcast(tensor, 0).wait()
+        except RuntimeError as error:
+            raise ConnectionError(f"a rank left while the values of rank 0 were sent to all: {error}") from error
 
     def mean(self, tensor: torch.Tensor) -> None:
         """The mean over all workers, the same bits everywhere; outside the engine, and uncounted by its meter."""
         try:
             self._gloo.allreduce([tensor]).wait()
         except RuntimeError as error:
-            raise ConnectionError(f"a rank left while their parameters were averaged: {error}") from error
+            raise ConnectionError(f"a rank left while values were averaged over all: {error}") from error
         tensor /= self.size
 
     # ---- called by the engine ----------------------------------------------------------------------

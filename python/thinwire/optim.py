@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NoReturn, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _rates, _schedule, _thinwire, _words
+from ._buffers import Buffers, Rule
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
@@ -65,10 +66,13 @@ class _Compressed(Optimizer):
         resume: str | os.PathLike[str] | None = None,
         schedule: Table | Function | None = None,
         steps: int | None = None,
+        buffers: nn.Module | Iterable[Tensor] | None = None,
+        buffer_sync: Rule = "mean",
         **config: Any,
     ) -> None:
         try:
             _words.check_folder(resume)
+            self._buffers = None if buffers is None else Buffers(buffers, buffer_sync)
             config, self._course = _schedule.take(config, schedule, steps)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
@@ -82,6 +86,8 @@ class _Compressed(Optimizer):
             words["learning_rate"] = table
             self._off_schedule = True  # it may be the nearest table to something that is known no more
         self._work(self._meet(words, init, deadline, resume), words)
+        if self._wire is not None:
+            self._start_buffers(init == "broadcast" and resume is None)
         self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
@@ -91,6 +97,18 @@ class _Compressed(Optimizer):
         self._worker, self._given = worker, words
         self._peak = worker.config.get("learning_rate", {}).get("peak", 0.0)
         self._skips = worker.config["non_finite"] == "skip"
+
+    def _start_buffers(self, broadcast: bool) -> None:
+        if self._buffers is not None:
+            self._buffers.check(self._worker.gather(self._buffers.note()))
+            if broadcast:
+                self._buffers.agree(self._wire, "rank0")
+        elif (where := self._modules.running_statistics()) is not None:
+            log.warning(
+                "%s has running statistics, which stay each rank's own: give the optimizer buffers=model, and sync() and consensus() make "
+                "them equal on all ranks",
+                where,
+            )
 
     def _prepare(self, params: Any, defaults: dict[str, Any], init: str, deadline: float, config: dict[str, Any]) -> dict[str, Any]:
         """All that needs no other rank. The engine's configuration."""
@@ -281,12 +299,21 @@ class _Compressed(Optimizer):
                 )
 
     def sync(self) -> None:
-        """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together."""
+        """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together.
+
+        With ``buffers=`` the buffers too, by the rule of ``buffer_sync``.
+        """
         self._check_own("sync()")
         with torch.no_grad():
             self._flat.take_params()
             self._worker.sync(self._flat.vector)
             self._flat.give_params()
+        self._agree_on_buffers()
+
+    def _agree_on_buffers(self) -> None:
+        if self._buffers is not None and self._wire is not None:
+            self._buffers.check(self._worker.gather(self._buffers.note()))
+            self._buffers.agree(self._wire)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -296,31 +323,52 @@ class _Compressed(Optimizer):
         32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.
 
         Inside, :meth:`save` and :meth:`state_dict` are of the training, that is of the rank's own parameters; ``model.state_dict()``
-        has those of the consensus. Nothing moves the parameters there: :meth:`step`, :meth:`sync` and :meth:`load_state_dict` raise
-        RuntimeError.
+        has those of the consensus. With ``buffers=`` the buffers are equal on all ranks inside, and each rank's own again after it;
+        then all ranks exchange them every time. Nothing moves the parameters there: :meth:`step`, :meth:`sync` and
+        :meth:`load_state_dict` raise RuntimeError.
         """
         self._inside += 1
         try:
-            if self._inside > 1 or self._wire is None or self._worker.is_synced:
+            if self._inside > 1 or self._wire is None:
                 yield
                 return
-            with torch.no_grad():
-                self._flat.take_params()
-                self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
-                mean = self._flat.values.clone()
-                self._wire.mean(mean)
-                self._own = self._flat.values.clone()
-                self._flat.values.copy_(mean)
-                self._flat.give_params()
-            try:
+            with self._equal_parameters(), self._equal_buffers():
                 yield
-            finally:
-                with torch.no_grad():
-                    self._flat.values.copy_(self._own)
-                    self._own = None
-                    self._flat.give_params()
         finally:
             self._inside -= 1
+
+    @contextmanager
+    def _equal_parameters(self) -> Iterator[None]:
+        if self._worker.is_synced:
+            yield
+            return
+        with torch.no_grad():
+            self._flat.take_params()
+            self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
+            mean = self._flat.values.clone()
+            self._wire.mean(mean)
+            self._own = self._flat.values.clone()
+            self._flat.values.copy_(mean)
+            self._flat.give_params()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._flat.values.copy_(self._own)
+                self._own = None
+                self._flat.give_params()
+
+    @contextmanager
+    def _equal_buffers(self) -> Iterator[None]:
+        if self._buffers is None:
+            yield
+            return
+        own = self._buffers.values()
+        try:
+            self._agree_on_buffers()
+            yield
+        finally:
+            self._buffers.give(own)
 
     def _check_own(self, what: str) -> None:
         if self._inside:
@@ -617,6 +665,11 @@ _ARGUMENTS = """
         read by :meth:`follow`. ``learning_rate`` is the old name of the table.
     steps : int, optional
         The number of steps of the run, for a schedule that does not have it.
+    buffers : Module or iterable of tensors, optional
+        The model, or the buffers of it that :meth:`sync` and :meth:`consensus` make equal on all ranks, such as BatchNorm's running
+        statistics. With ``init="broadcast"`` all ranks start from rank 0's.
+    buffer_sync : {{"mean", "rank0"}}
+        How: the mean of floating-point buffers and rank 0's of all others, or rank 0's of all.
     **config
         The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``{words}.
 

@@ -85,15 +85,21 @@ def test_each_learns(kind):
     assert sum(rounds.values()) == 150
 
 
-def test_parameters_are_views_of_one_vector():
+def test_parameters_are_parts_of_one_vector():
     model = tiny_gpt()
     before = bits(model)
     optimizer = thinwire.AdamW(model.parameters())
-    storages = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    assert len(storages) == 1
+
+    def places():
+        return [(p.data_ptr(), p.untyped_storage().data_ptr(), p.untyped_storage().nbytes()) for p in model.parameters()]
+
+    lengths = [4 * p.numel() for p in model.parameters()]
+    starts = [places()[0][0] + sum(lengths[:index]) for index in range(len(lengths))]
+    expected = list(zip(starts, starts, lengths, strict=True))
+    assert places() == expected
     assert torch.equal(before, bits(model))
     train(model, optimizer, 1)
-    assert {p.untyped_storage().data_ptr() for p in model.parameters()} == storages
+    assert places() == expected
 
 
 def test_closure_and_its_loss():
@@ -567,17 +573,24 @@ def test_alone_one_goes_on_after_a_bad_gradient():
     optimizer.step()
 
 
-def test_memory_may_move():
-    """As torch.multiprocessing moves it."""
+@pytest.mark.parametrize("when", [-1, 0, 2])
+def test_memory_that_other_processes_share_stays_theirs(when):
+    """As torch.multiprocessing makes it: from before the optimizer was built, or later."""
     ends = []
     for shared in (False, True):
         model = tiny_gpt()
+        if shared and when < 0:
+            model.share_memory()
         optimizer = thinwire.AdamW(model.parameters(), lr=1e-2)
         for step in range(4):
-            if shared and step == 2:
+            if shared and step == when:
                 model.share_memory()
+                seen = {name: value.data_ptr() for name, value in model.state_dict().items()}
             optimizer.zero_grad()
             model.loss(step).backward()
             optimizer.step()
+        if shared:
+            assert all(param.is_shared() for param in model.parameters())
+            assert when < 0 or seen == {name: value.data_ptr() for name, value in model.state_dict().items()}
         ends.append(bits(model).clone())
     assert torch.equal(*ends)

@@ -1,8 +1,9 @@
 """All trained parameters of a model as one flat float32 vector, which is what the engine works on.
 
-A float32 parameter in the host's memory becomes a view of it: nothing is copied at a step. Its gradient is read where backward has put
-it, unless it lies there in a form that the engine does not read. A parameter of another type, or on another device, keeps its own memory,
-and its gradient is copied (see ``_mirror.py``).
+A float32 parameter in the host's memory becomes a part of it: nothing is copied at a step. Its storage ends where the parameter does, so
+that whoever saves a part of the model writes that part. Its gradient is read where backward has put it, unless it lies there in a form
+that the engine does not read. A parameter of another type, or on another device, keeps its own memory, and its gradient is copied (see
+``_mirror.py``). So does one that other processes share.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ class Flat:
             for param, is_apart, view in zip(self.params, apart, cut(self.values, params), strict=True):
                 view.copy_(param)
                 if not is_apart:
-                    param.data = view
+                    self._adopt(param, view)
                     self._views.append((param, view))
-        self._locate()
+        start = self.values.data_ptr()
+        self._memory = range(start, start + 4 * self.values.numel())
+        self._addresses = [view.data_ptr() for _, view in self._views]
+        self.vector = Vector(self.values)
         if any(apart):
             grads = _zeros(sum(self.lengths), pinned)
             self._copies = [part if is_apart else None for part, is_apart in zip(cut(grads, params), apart, strict=True)]
@@ -72,18 +76,22 @@ class Flat:
         ]
         leave_with(self, hooks)
 
-    def _locate(self) -> None:
-        self._start = self.values.data_ptr()
-        self._memory = range(self._start, self._start + 4 * self.values.numel())
-        self._addresses = [view.data_ptr() for _, view in self._views]
-        self.vector = Vector(self.values)
+    def _adopt(self, param: Tensor, view: Tensor) -> None:
+        """Makes `param` a part of the vector, where `view` is; unless other processes share it, who would lose sight of it.
+
+        It gets a storage of its own on that memory, and keeps the memory alive. Views of one storage would do, but to ``torch.save``
+        and safetensors each of them is the whole storage.
+        """
+        if param.is_shared() or not view.numel():  # type: ignore[no-untyped-call]
+            return
+        offset = view.data_ptr() - self.values.data_ptr()
+        part = torch.frombuffer(self.values.numpy(), dtype=torch.float32, count=view.numel(), offset=offset)
+        param.data = part.view(view.shape)
 
     def take_params(self) -> None:
         """Takes over what the program did to the parameters since the last step."""
-        if self.values.data_ptr() != self._start:  # moved, with its views, as share_memory() does
-            self._locate()
         for (param, view), address in zip(self._views, self._addresses, strict=True):
-            if param.data_ptr() != address:  # it was given other memory: its values count
+            if param.data_ptr() != address and view.numel():  # it was given other memory: its values count
                 if (by := sharded_by(param)) is not None:
                     raise RuntimeError(
                         f"a parameter became a shard ({by}) after the optimizer was built. Sharded parameters are not supported: train "
@@ -95,7 +103,7 @@ class Flat:
                         "build the optimizer after that (model.to(...) first)"
                     )
                 view.copy_(param)
-                param.data = view
+                self._adopt(param, view)
         if self._mirror is not None:
             self._mirror.take_params()
 
@@ -150,6 +158,9 @@ class Flat:
         """Hands the vector's values to the parameters that have memory of their own."""
         if self._mirror is not None:
             self._mirror.give_params()
+        for (param, view), address in zip(self._views, self._addresses, strict=True):
+            if param.data_ptr() != address and view.numel():
+                param.data.copy_(view)
         if self._views:  # autograd must know that they were written to
             torch.autograd.graph.increment_version([param for param, _ in self._views])
 

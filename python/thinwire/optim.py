@@ -36,6 +36,8 @@ OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
 
+LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
+
 CHECKPOINT_HELPERS = "torch.distributed.checkpoint.state_dict"
 
 
@@ -49,8 +51,14 @@ class _Compressed(Optimizer):
     _worker: Worker
     _course: Course | None  # the rates of the run, where the schedule is more than a table
 
-    # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
-    _step_supports_amp_scaling = True
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler asks, and then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
+
+        Lightning asks too, and to it a yes means that gradients cannot be clipped: but here they can, once GradScaler has unscaled them.
+        """
+        asked_by = sys._getframe(1).f_globals.get("__name__", "")
+        return asked_by.partition(".")[0] not in LIGHTNING
 
     def __init__(
         self,
@@ -644,8 +652,8 @@ _ARGUMENTS = """
     Parameters
     ----------
     params : iterable
-        Parameters, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the host's memory becomes
-        views of one flat tensor; bfloat16, float16 and other devices go through a float32 master there.
+        Parameters, (name, parameter) pairs, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the
+        host's memory becomes parts of one flat vector; bfloat16, float16 and other devices go through a float32 master there.
     lr : float
         The learning rate; any scheduler may change it, group by group, alike on all ranks.
     betas, eps, weight_decay

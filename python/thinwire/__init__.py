@@ -35,13 +35,27 @@ __all__ = [
 ]
 
 
+_OPTIMIZERS = {
+    "AdamW": "AdamW on the exact mean of the gradients.",
+    "EfficientAdam": "Efficient-Adam: every rank's own Adam update, averaged in a few bits both ways.",
+    "OneBitAdam": "1-bit Adam: exact rounds during the warm-up, then one bit a parameter a step.",
+    "ZeroOneAdam": "0/1 Adam: stale variance, local steps, and one bit a parameter when the ranks talk.",
+}
+
+
 def __getattr__(name: str) -> Any:
     """The optimizers are loaded when they are asked for: NumPy users need no PyTorch."""
-    if name in ("AdamW", "EfficientAdam", "OneBitAdam", "ZeroOneAdam"):
+    if name not in _OPTIMIZERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         from . import optim
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ._without_torch import stand_in
 
-        return getattr(optim, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return stand_in(name, _OPTIMIZERS[name])
+    return getattr(optim, name)
 
 
 def __dir__() -> list[str]:

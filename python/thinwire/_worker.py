@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from . import _schedule, _thinwire
 from ._guess import guessing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import Name, WorkerOptions
 
 FORMAT = "thinwire-worker"
 VERSION = 1
@@ -19,6 +24,12 @@ class Worker(_thinwire.Worker):
         config, _ = _schedule.take(config, schedule, steps)
         with guessing(("schedule", "steps")):
             return cast(Worker, super().__new__(cls, name, parameters=parameters, group=group, **config))
+
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords
+
+        def __init__(
+            self, name: Name, *, parameters: Any, group: _thinwire.Group | None = None, **config: Unpack[WorkerOptions]
+        ) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this worker's next step what it is, but its parameters: plain data and NumPy arrays.

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,14 @@ from ._flat import Flat
 from ._guess import guessing
 from ._listing import Listing
 from ._modules import Modules, given_names
-from ._schedule import Course, Function, Table
+from ._schedule import Course
 from ._worker import Worker
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+    from typing_extensions import Unpack
+
+    from ._options import AdamWOptions, AnySchedule, EfficientAdamOptions, OneBitAdamOptions, ZeroOneAdamOptions
 
 log = logging.getLogger("thinwire")
 
@@ -72,7 +78,7 @@ class _Compressed(Optimizer):
         init: Literal["check", "broadcast"] = "check",
         deadline: float = 300.0,
         resume: str | os.PathLike[str] | None = None,
-        schedule: Table | Function | None = None,
+        schedule: AnySchedule = None,
         steps: int | None = None,
         buffers: nn.Module | Iterable[Tensor] | None = None,
         buffer_sync: Rule = "mean",
@@ -437,7 +443,7 @@ class _Compressed(Optimizer):
             self._work(self._meet(words, "check", self._deadline, None), words)
         self._course, self._off_schedule = course, False
 
-    def plan(self, steps: int, schedule: Table | Function | Any = None) -> dict[str, Any]:
+    def plan(self, steps: int, schedule: Any = None) -> dict[str, Any]:
         """Rounds, bytes and memory of a run of `steps` steps, before anything is sent.
 
         Parameters
@@ -571,6 +577,17 @@ class _Compressed(Optimizer):
     def _place(self) -> str:
         return f"rank-{self._worker.rank}-of-{self._worker.size}"
 
+    def __repr__(self) -> str:
+        """As PyTorch's, with the worker's place, what it sends, and the rounds so far."""
+        text = super().__repr__()
+        if not getattr(self, "_built", False):
+            return text
+        worker, config = self._worker, self._worker.config
+        codecs = [config[word] for word in ("codec_up", "codec_down") if word in config] or [config["exact_codec"]]
+        rounds = ", ".join(f"{count} {kind}" for kind, count in self.traffic()["rounds"].items())
+        place = f"worker {worker.rank} of {worker.size}, codec {' and '.join(dict.fromkeys(codecs))}, {worker.steps} steps"
+        return text.replace(" (\n", f" ({place}; rounds: {rounds}\n", 1)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while the optimizer is built: afterwards the ranks have agreed on the vector, and it is an error."""
         if getattr(self, "_built", False):
@@ -696,10 +713,34 @@ class AdamW(_Compressed):
     __doc__ = _described("AdamW on the exact mean of the gradients: the baseline, equal to ``torch.optim.AdamW`` under DDP to rounding.")
     _name = "adam"
 
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[AdamWOptions],
+        ) -> None: ...
+
 
 class OneBitAdam(_Compressed):
     __doc__ = _described("1-bit Adam (arXiv 2102.02888): exact rounds during the warm-up, then one bit a parameter a step.", ", ``warmup``")
     _name = "one-bit-adam"
+
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[OneBitAdamOptions],
+        ) -> None: ...
 
 
 class ZeroOneAdam(_Compressed):
@@ -711,9 +752,33 @@ class ZeroOneAdam(_Compressed):
     )
     _name = "zero-one-adam"
 
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[ZeroOneAdamOptions],
+        ) -> None: ...
+
 
 class EfficientAdam(_Compressed):
     __doc__ = _described(
         "Efficient-Adam (arXiv 2205.14473): every rank's own Adam update, averaged in a few bits both ways.", ", ``theta``"
     )
     _name = "efficient-adam"
+
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[EfficientAdamOptions],
+        ) -> None: ...

@@ -113,7 +113,7 @@ def test_found_names_count_only_as_an_order():
     assert disagreement(here, 0, Listing(None, ["b", "a"], shapes, types), 1).startswith("parameter 0: worker 0 has a ")
     given = Listing(["a", "b"], ["x", "y"], shapes, types)
     assert "worker 1 has c " in disagreement(given, 0, given._replace(given=["a", "c"]), 1)
-    assert Listing.from_text(given.to_text()) == given
+    assert Listing.from_bytes(given.to_bytes()) == given
 
 
 def named(rank):

@@ -48,7 +48,7 @@ class Buffers:
     def note(self) -> bytes:
         """What must be the same on all ranks: the rule, the names, shapes and types."""
         listing = [(name, list(buffer.shape), str(buffer.dtype)) for name, buffer in self._list()]
-        return digest(f"{self._rule} {listing}").encode()
+        return digest(f"{self._rule} {listing}".encode()).encode()
 
     def check(self, notes: list[bytes]) -> None:
         for worker, note in enumerate(notes):

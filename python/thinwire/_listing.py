@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,12 +32,12 @@ class Listing(NamedTuple):
     def of(params: Sequence[Tensor], given: list[str] | None, found: Sequence[str | None]) -> Listing:
         return Listing(given, _relative(found), [list(param.shape) for param in params], [str(param.dtype) for param in params])
 
-    def to_text(self) -> str:
-        return json.dumps(self)
+    def to_bytes(self) -> bytes:
+        return zlib.compress(json.dumps(self).encode())  # all ranks have theirs at one store
 
     @staticmethod
-    def from_text(text: str) -> Listing:
-        return Listing(*json.loads(text))
+    def from_bytes(data: bytes) -> Listing:
+        return Listing(*json.loads(zlib.decompress(data)))
 
     def describe(self, number: int) -> str:
         """One parameter: its name where it is known, its shape and its type."""
@@ -60,8 +61,8 @@ class Listing(NamedTuple):
         return _first_difference(self.found, other.found)
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def disagreement(mine: Listing, worker: int, theirs: Listing, other: int) -> str | None:

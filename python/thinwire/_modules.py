@@ -36,10 +36,9 @@ class Modules:
         parents: dict[int, tuple[nn.Module, str]] = {}
         # Asks the types alone: strange objects do strange things when asked.
         for module in [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]:
-            inside = vars(module)
-            for key, child in inside.get("_modules", {}).items():
+            for key, child in _table(module, "_modules").items():
                 parents.setdefault(id(child), (module, key))
-            for key, param in inside.get("_parameters", {}).items():
+            for key, param in _table(module, "_parameters").items():
                 number = index.get(id(param))
                 if number is not None and self._homes[number] is None:
                     self._homes[number] = _Home(weakref.ref(module), key)
@@ -82,6 +81,12 @@ class Modules:
             if any(module._buffers.get(key) is not None for key in ("running_mean", "running_var")):
                 return f"{name.rpartition('.')[0] or 'the model'} ({type(module).__name__})"
         return None
+
+
+def _table(module: nn.Module, name: str) -> dict[str, Any]:
+    """One of the dicts that a module keeps; nothing of one that is not built yet, or keeps something else (TorchScript)."""
+    table = vars(module).get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def _path(home: _Home, parents: dict[int, tuple[nn.Module, str]]) -> str:

@@ -45,7 +45,7 @@ class Meeting:
     MET = "met"
     FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": ValueError}
 
-    def __init__(self, group: Any, deadline: float, problem: str | None = None, listing: str = "") -> None:
+    def __init__(self, group: Any, deadline: float, problem: str | None = None, listing: bytes = b"") -> None:
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         # With its size, for a store may outlive the groups of one name.
         self._name = f"{cast(Any, dist.group.WORLD if group is None else group).group_name}/{self._size}"
@@ -120,7 +120,7 @@ class Meeting:
         digests = [self._store.get(f"digest/{self._number}/{worker}") for worker in range(self._size)]
         for worker in range(1, self._size):
             if digests[worker] != digests[0]:
-                first, other = (Listing.from_text(self._store.get(f"listing/{self._number}/{who}").decode()) for who in (0, worker))
+                first, other = (Listing.from_bytes(self._store.get(f"listing/{self._number}/{who}")) for who in (0, worker))
                 problem = disagreement(first, 0, other, worker)
                 if problem is not None:
                     return f"refused {problem}"

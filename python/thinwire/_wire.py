@@ -39,7 +39,7 @@ TAG = 0  # nobody else sends on the twin
 class Wire:
     """One worker's end of the twin of `group`. All workers of the group must make theirs together, for the same parameters."""
 
-    def __init__(self, group: Any, deadline: float, listing: str = "") -> None:
+    def __init__(self, group: Any, deadline: float, listing: bytes = b"") -> None:
         self.deadline = deadline
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         met = Meeting(group, deadline, listing=listing).hold()

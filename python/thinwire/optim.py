@@ -651,7 +651,7 @@ def _connect(process_group: Any, deadline: float, listing: Listing) -> Any:
         return None
     from ._wire import Wire
 
-    return Wire(process_group, deadline, listing.to_text())
+    return Wire(process_group, deadline, listing.to_bytes())
 
 
 def _tell_others(process_group: Any, error: Exception) -> None:

@@ -44,6 +44,8 @@ class _Compressed(Optimizer):
 
     from_rank0 = False  # whether load_state_dict() may do with rank 0's state alone; set it on the optimizer
 
+    _models_are_consensus = False  # whether someone sees to it that saved models are
+
     _gathered: tuple[Any, dict[str, Any]] | None = None  # the moment, and what the other ranks' states had of their own
 
     # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
@@ -288,6 +290,13 @@ class _Compressed(Optimizer):
         finally:
             self._inside -= 1
 
+    def _keep_what_was_loaded(self) -> None:
+        """Inside :meth:`consensus`, has its end leave the parameters as they are now: the program has loaded others."""
+        if self._own is not None:
+            with torch.no_grad():
+                self._flat.take_params()
+                self._own.copy_(self._flat.values)
+
     def _check_own(self, what: str) -> None:
         if self._inside:
             raise RuntimeError(f"{what} inside consensus(): the parameters are not this rank's own there; leave the block first")
@@ -361,7 +370,7 @@ class _Compressed(Optimizer):
         if self._gathered is not None and self._gathered[0] == self._moment():
             if self._gathered[1]:
                 state[_states.OTHERS] = self._gathered[1]
-        elif self._worker.size > 1 and (remedy := _frameworks.asking()) is not None:
+        elif self._worker.rank == 0 and self._worker.size > 1 and (remedy := _frameworks.saving()):
             log.warning("this checkpoint has the optimizer state of rank 0 alone, and training cannot resume from it: %s", remedy)
         return state
 
@@ -382,6 +391,9 @@ class _Compressed(Optimizer):
         """
         self._gathered = None
         if self._wire is not None:
+            away = self._own is None and not self._models_are_consensus and not self._worker.is_synced
+            if away and self._worker.rank == 0 and (remedy := _frameworks.saving()):
+                log.warning("the model in this checkpoint is rank 0's own, and not the consensus: %s", remedy)
             self._gathered = self._moment(), _states.gathered(self._state_of_mine(), self._worker, self._wire)
 
     def _moment(self) -> Any:
@@ -459,7 +471,7 @@ class _Compressed(Optimizer):
         if mine is None:
             raise ValueError(
                 f"it holds the state of {_states.places(state_dict)}, and this is {self._place()}: every rank loads its own state. To have "
-                f"all in one file, {_frameworks.asking() or _frameworks.ANYWHERE}. To go on from rank 0's alone, with residuals of zero, "
+                f"all in one file, {_frameworks.loading() or _frameworks.ANYWHERE}. To go on from rank 0's alone, with residuals of zero, "
                 "set optimizer.from_rank0 = True before loading; with another number of ranks there is also save(dir), then resume=dir"
             )
         self._check_params(mine)

@@ -154,6 +154,19 @@ def test_rank_0_alone_serves_any_number_of_ranks(kind, n, tmp_path):
         assert (ends[0][3] == uninterrupted[0]).all()
 
 
+def saved_whole(rank, path):
+    model, _ = save_from_rank_0(rank, "ZeroOneAdam", 16, path)
+    return bits(model).numpy()
+
+
+def test_of_a_file_of_all_ranks_another_number_of_them_takes_rank_0s(tmp_path):
+    path = str(tmp_path / "state.pt")
+    saved = ranks.run(2, saved_whole, path)
+    ends = ranks.run(3, loaded_alone, "ZeroOneAdam", 16, path)
+    assert all((start == saved[0]).all() and (end == ends[0][3]).all() for start, _, _, end in ends)
+    assert "all 3 ranks go on from the state of rank 0 of 2 alone" in ends[0][2][0]
+
+
 def between(rank, path, in_consensus):
     """Rank 0's own parameters, the consensus, and what is loaded."""
     model, optimizer = trained(rank, "ZeroOneAdam", 18)

@@ -15,6 +15,7 @@ Without PyTorch, a :class:`Worker` steps on flat float32 NumPy arrays::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._thinwire import Group, __version__, local_group
@@ -44,7 +45,9 @@ _OPTIMIZERS = {
 
 
 def __getattr__(name: str) -> Any:
-    """The optimizers are loaded when they are asked for: NumPy users need no PyTorch."""
+    """The optimizers are loaded when they are asked for: NumPy users need no PyTorch. So is what is for one framework alone."""
+    if name in ("accelerate", "lightning", "transformers"):
+        return importlib.import_module(f".{name}", __name__)
     if name not in _OPTIMIZERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

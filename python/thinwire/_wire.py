@@ -34,6 +34,8 @@ FAREWELL = 10.0  # seconds at the end for messages to leave
 LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
 FOREVER = timedelta(days=365)
 TAG = 0  # nobody else sends on the twin
+TAG_OF_STATES = 1
+PIECE = 1 << 22  # values of a tensor that travel at once: the deadline is for each
 
 
 class Wire:
@@ -81,6 +83,23 @@ class Wire:
         except RuntimeError as error:
             raise ConnectionError(f"a rank left while values were averaged over all: {error}") from error
         tensor /= self.size
+
+    def give(self, to: int, tensors: list[torch.Tensor]) -> None:
+        """Sends `tensors` to worker `to`, which takes them; waits until they have left."""
+        for piece in _pieces(tensors):
+            self._await(self._begin(self._gloo.send, piece, to), to)
+
+    def take(self, tensors: dict[int, list[torch.Tensor]]) -> None:
+        """Fills the tensors of each worker with what it gives."""
+        works = [(self._begin(self._gloo.recv, piece, source), source) for source in tensors for piece in _pieces(tensors[source])]
+        for work, source in works:
+            self._await(work, source)
+
+    def _begin(self, how: Any, piece: torch.Tensor, worker: int) -> Any:
+        try:
+            return how([piece], worker, TAG_OF_STATES)
+        except RuntimeError:
+            return _Broken()
 
     # ---- called by the engine ----------------------------------------------------------------------
 
@@ -163,6 +182,10 @@ class Wire:
         if isinstance(end, BaseException):
             self._failed = True
             raise self._board.gone(source) from end
+
+
+def _pieces(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [piece for tensor in tensors if tensor.numel() for piece in torch.split(tensor, PIECE)]
 
 
 class _Buffer:

@@ -51,7 +51,7 @@ class Halves(lightning.LightningModule):
 
     def configure_optimizers(self):
         schedule = {"peak": LR, "warmup": WARMUP, "decay": "cosine", "steps": STEPS}
-        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, learning_rate=schedule)
+        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, schedule=schedule)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda t: min((t + 1) / WARMUP, 0.5 + 0.5 * math.cos(math.pi * max(0, t - WARMUP) / (STEPS - WARMUP)))
         )

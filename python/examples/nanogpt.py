@@ -64,7 +64,7 @@ def train(options: argparse.Namespace, checkpoint: str | None = None, stop: int 
     # - model = nn.parallel.DistributedDataParallel(model)
     # - optimizer = torch.optim.AdamW(groups, lr=options.lr)
     schedule = {"peak": options.lr, "warmup": warmup, "decay": "cosine", "steps": options.steps}  # +
-    optimizer = thinwire.ZeroOneAdam(groups, lr=options.lr, learning_rate=schedule)  # +
+    optimizer = thinwire.ZeroOneAdam(groups, lr=options.lr, schedule=schedule)  # +
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda t: min((t + 1) / warmup, 0.5 + 0.5 * math.cos(math.pi * max(0, t - warmup) / (options.steps - warmup))),

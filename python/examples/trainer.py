@@ -25,7 +25,7 @@ class ThinTrainer(Trainer):
     def create_optimizer(self, model=None):
         if self.optimizer is None:
             schedule = {"peak": LR, "warmup": WARMUP, "decay": "cosine", "steps": STEPS}
-            self.optimizer = thinwire.ZeroOneAdam(self.model.parameters(), lr=LR, clip=1.0, learning_rate=schedule)
+            self.optimizer = thinwire.ZeroOneAdam(self.model.parameters(), lr=LR, clip=1.0, schedule=schedule)
             self.thin = self.optimizer  # accelerate will put a wrapper around the other
         return self.optimizer
 

@@ -148,7 +148,7 @@ class Hooks:
         self.hooks.append(hook)
         return types.SimpleNamespace(remove=lambda: self.hooks.remove(hook))
 
-    register_save_state_pre_hook = register_load_state_pre_hook = _register
+    register_save_state_pre_hook = _register
 
 
 def by_accelerate(rank):

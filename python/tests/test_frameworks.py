@@ -173,6 +173,26 @@ def test_the_hook_of_accelerate_saves_the_consensus_in_tensors_of_their_own():
     assert first[2:] == (True, ["rank-1-of-2"], 0) and second[2:] == (True, [], 0)
 
 
+def with_buffers(rank):
+    """What is saved of buffers, and what is left of them."""
+    model = tiny_gpt()
+    model.register_buffer("mean", torch.full((2,), float(rank)))
+    optimizer = thinwire.AdamW(model.parameters(), buffers=model)
+    accelerator = Hooks()
+    thinwire.accelerate.register(accelerator, optimizer)
+    weights = [model.state_dict()]
+    accelerator.hooks[0]([model], weights, "")
+    left = model.mean.tolist()
+    with optimizer.consensus():
+        model.mean.fill_(7.0)  # as if the best model were loaded
+        optimizer._keep_what_was_loaded()
+    return weights[0]["mean"].tolist(), left, model.mean.tolist()
+
+
+def test_saved_buffers_are_those_of_the_consensus_and_loaded_ones_stay():
+    assert ranks.run(2, with_buffers) == [([0.5, 0.5], [float(rank)] * 2, [7.0, 7.0]) for rank in range(2)]
+
+
 def test_copies_keep_what_is_tied_and_what_is_not_ours():
     model = tiny_gpt()
     model.twin = model.tokens

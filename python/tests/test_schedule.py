@@ -253,6 +253,15 @@ def test_a_followed_run_goes_on_bit_for_bit(tmp_path):
     assert ranks.run(2, halves, str(tmp_path)) == [[True] * 3] * 2
 
 
+@pytest.mark.parametrize("from_rank0", [False, True])
+def test_a_state_of_another_schedule_is_refused_with_a_hint(from_rank0):
+    state = thinwire.ZeroOneAdam(tiny_gpt().parameters(), schedule=TABLE).state_dict()
+    optimizer = thinwire.ZeroOneAdam(tiny_gpt().parameters())
+    optimizer.from_rank0 = from_rank0
+    with pytest.raises(ValueError, match=r"the schedules differ.*call follow\(scheduler\) before this"):
+        optimizer.load_state_dict(state)
+
+
 def one_cannot_follow(rank):
     optimizer = thinwire.ZeroOneAdam(tiny_gpt().parameters(), lr=1e-2, deadline=60)
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: wsd(step) / 1e-2)

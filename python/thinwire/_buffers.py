@@ -55,20 +55,23 @@ class Buffers:
             if note != notes[0]:
                 raise ValueError(f"buffers: worker 0 and worker {worker} have different names, shapes, types or buffer_sync; {REMEDY}")
 
+    def tensors(self) -> list[Tensor]:
+        return [buffer for _, buffer in self._list()]
+
     def values(self) -> list[Tensor]:
         """Copies of what this rank has now."""
-        return [buffer.detach().clone() for _, buffer in self._list()]
+        return [buffer.detach().clone() for buffer in self.tensors()]
 
     @torch.no_grad()
     def give(self, values: list[Tensor]) -> None:
-        for (_, buffer), value in zip(self._list(), values, strict=True):
+        for buffer, value in zip(self.tensors(), values, strict=True):
             buffer.copy_(value)
 
     @torch.no_grad()
     def agree(self, wire: Any, rule: str | None = None) -> None:
         """The same values for all ranks, by the rule. All ranks together."""
         rule = rule or self._rule
-        buffers = [buffer for _, buffer in self._list()]
+        buffers = self.tensors()
         averaged = [buffer for buffer in buffers if rule == "mean" and (buffer.is_floating_point() or buffer.is_complex())]
         chosen = {id(buffer) for buffer in averaged}
         if averaged:

@@ -59,11 +59,9 @@ def unwrapped(optimizer: Any) -> _Compressed:
 
 
 def copied(state: dict[str, Any], optimizer: _Compressed) -> dict[str, Any]:
-    """A model's state with the parameters of `optimizer` copied, so that they stay as they are now; tied ones stay tied.
-
-    The parameters are views of one vector. Copies are tensors of their own, which is what safetensors wants.
-    """
-    ours = {param.data_ptr() for param in optimizer._flat.params}
+    """A model's state with what :meth:`consensus` changes copied, so that it stays as it is now; what is tied stays tied."""
+    buffers = [] if optimizer._buffers is None else optimizer._buffers.tensors()
+    ours = {tensor.data_ptr() for tensor in (*optimizer._flat.params, *buffers)}
     copies: dict[tuple[Any, ...], Any] = {}
     copy = dict(state)
     for name, value in state.items():

@@ -115,7 +115,7 @@ class _Compressed(Optimizer):
 
     def _work(self, worker: Worker, words: dict[str, Any]) -> None:
         """Goes on with `worker`, which was built from `words`."""
-        self._worker, self._given = worker, words
+        self._worker, self._given, self._gathered = worker, words, None
         self._peak = worker.config.get("learning_rate", {}).get("peak", 0.0)
         self._skips = worker.config["non_finite"] == "skip"
 
@@ -149,6 +149,7 @@ class _Compressed(Optimizer):
             group["betas"] = tuple(group["betas"])
         self._amp = self._off_schedule = self._told_of_no_gradient = False
         self._own: Tensor | None = None  # this rank's parameters, while others take their place
+        self._own_buffers: list[Tensor] | None = None  # its buffers, likewise
         self._inside = 0  # how many consensus() blocks
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
         if not any(self._trained):
@@ -385,19 +386,22 @@ class _Compressed(Optimizer):
         if self._buffers is None:
             yield
             return
-        own = self._buffers.values()
+        self._own_buffers = self._buffers.values()
         try:
             self._agree_on_buffers()
             yield
         finally:
-            self._buffers.give(own)
+            self._buffers.give(self._own_buffers)
+            self._own_buffers = None
 
     def _keep_what_was_loaded(self) -> None:
-        """Inside :meth:`consensus`, has its end leave the parameters as they are now: the program has loaded others."""
+        """Inside :meth:`consensus`, has its end leave parameters and buffers as they are now: the program has loaded others."""
         if self._own is not None:
             with torch.no_grad():
                 self._flat.take_params()
                 self._own.copy_(self._flat.values)
+        if self._own_buffers is not None and self._buffers is not None:
+            self._own_buffers = self._buffers.values()
 
     def _check_own(self, what: str) -> None:
         if self._inside:

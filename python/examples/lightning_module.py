@@ -1,24 +1,28 @@
-"""0/1 Adam in Lightning, by its ordinary hooks.
+"""0/1 Adam in Lightning, by its ordinary hooks; it saves, stops, and resumes bit for bit.
 
     torchrun --nproc-per-node 2 examples/lightning_module.py
 
-The processes are started as for DDP, and nothing is wrapped: the optimizer averages. Needs lightning.
+The processes are started as for DDP, and nothing is wrapped: the optimizer averages. With the callback, checkpoints have the consensus as
+their model, and validation sees it. Needs lightning.
 """
 
 import logging
 import math
 import os
+import tempfile
 
 import lightning
 import torch
 import torch.distributed as dist
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional
 
 import thinwire
+from thinwire.lightning import ThinwireCallback
 
-STEPS, WARMUP, LR = 80, 8, 1e-2
+STEPS, STOP, WARMUP, LR = 80, 70, 8, 1e-2
 
 
 class Replicas(DDPStrategy):
@@ -47,14 +51,11 @@ class Halves(lightning.LightningModule):
 
     def configure_optimizers(self):
         schedule = {"peak": LR, "warmup": WARMUP, "decay": "cosine", "steps": STEPS}
-        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, learning_rate=schedule)
+        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, schedule=schedule)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda t: min((t + 1) / WARMUP, 0.5 + 0.5 * math.cos(math.pi * max(0, t - WARMUP) / (STEPS - WARMUP)))
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def on_train_end(self) -> None:
-        self.optimizers().optimizer.sync()  # all replicas are now the same bits
 
 
 def rows(count: int, seed: int) -> torch.utils.data.DataLoader:
@@ -62,30 +63,54 @@ def rows(count: int, seed: int) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(values), batch_size=32)
 
 
-def main() -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+def fitted(folder: str, steps: int, checkpoint: str | None = None) -> tuple[lightning.Trainer, Halves]:
     lightning.seed_everything(0)  # every rank starts from the same parameters
     module = Halves()
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy=Replicas(process_group_backend="gloo"),
-        max_steps=STEPS,
+        max_steps=steps,
         max_epochs=-1,
-        enable_checkpointing=False,  # Lightning keeps rank 0's state alone; optimizer.save(dir) keeps all
+        callbacks=[ThinwireCallback(), ModelCheckpoint(folder, "{step}", save_top_k=-1)],
+        use_distributed_sampler=False,  # every rank has rows of its own; Lightning's sampler shuffles otherwise after a resume
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=False,
     )
-    before = module.loss(next(iter(rows(256, 3)))[0]).item()
-    trainer.fit(module, rows(5120, 1), rows(64, 2))
-    after = module.loss(next(iter(rows(256, 3)))[0]).item()
+    trainer.fit(module, rows(320, 10 + trainer.global_rank), rows(64, 2), ckpt_path=checkpoint)  # epochs of ten steps
+    return trainer, module
+
+
+def main() -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    held_out = next(iter(rows(256, 3)))[0]
+    with tempfile.TemporaryDirectory() as folder:
+        _, whole = fitted(os.path.join(folder, "whole"), STEPS)
+        _, stopped = fitted(os.path.join(folder, "stopped"), STOP)
+        shared = [os.path.join(folder, "stopped", f"step={STOP}.ckpt")]
+        dist.broadcast_object_list(shared)  # rank 0's, where Lightning saves
+        own = bits(stopped)
+        with stopped.optimizers().optimizer.consensus():
+            assert not torch.equal(own, bits(stopped))  # it is between two syncs
+            saved = torch.load(shared[0], weights_only=True)["state_dict"]
+            assert all(torch.equal(value, saved[name]) for name, value in stopped.state_dict().items())
+        trainer, resumed = fitted(os.path.join(folder, "stopped"), STEPS, shared[0])
+    assert torch.equal(bits(whole), bits(resumed))
+
+    resumed.optimizers().optimizer.sync()  # all replicas are now the same bits
+    lightning.seed_everything(0)
+    before, after = Halves().loss(held_out).item(), resumed.loss(held_out).item()
     totals = [None] * trainer.world_size
-    dist.all_gather_object(totals, sum(p.detach().double().sum().item() for p in module.parameters()))
+    dist.all_gather_object(totals, bits(resumed).double().sum().item())
     assert len(set(totals)) == 1 and after < 0.7 * before
     if trainer.global_rank == 0:
-        print(f"Lightning on {trainer.world_size} ranks: loss {before:.2f} -> {after:.2f}")
+        print(f"Lightning on {trainer.world_size} ranks: loss {before:.2f} -> {after:.2f}; resumed bit for bit")
+
+
+def bits(module: nn.Module) -> torch.Tensor:
+    return torch.cat([param.detach().flatten() for param in module.parameters()])
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
     torchrun --nproc-per-node 4 examples/nanogpt.py              # on one machine
     torchrun --nnodes 4 --node-rank I --master-addr HOST examples/nanogpt.py   # on four
 
-Lines marked `-` are what the same program has with DDP and AdamW, lines marked `+` what stands here instead.
+Lines marked `-` are what the same program has with DDP and AdamW, lines marked `+` what stands here instead. With `--checkpoint FILE`
+rank 0 saves all there is to one file after `--stop` steps, and the next start with that file goes on from it; `--check` does both, and
+compares the end with that of a run that was never stopped, bit for bit.
 """
 
 import argparse
 import math
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -45,17 +48,9 @@ class Gpt(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places.weight[: tokens.shape[1]])))
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--steps", type=int, default=200)
-    arguments.add_argument("--lr", type=float, default=3e-3)
-    arguments.add_argument("--text", help="a file to learn from")
-    options = arguments.parse_args()
+def train(options: argparse.Namespace, checkpoint: str | None = None, stop: int | None = None) -> nn.Module:
     warmup, length, batch = options.steps // 10, 32, 8
-
-    dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", size))))
     text = open(options.text).read() if options.text else TEXT
     letters = sorted(set(text))
     data = torch.tensor([letters.index(letter) for letter in text])
@@ -69,15 +64,22 @@ def main() -> None:
     # - model = nn.parallel.DistributedDataParallel(model)
     # - optimizer = torch.optim.AdamW(groups, lr=options.lr)
     schedule = {"peak": options.lr, "warmup": warmup, "decay": "cosine", "steps": options.steps}  # +
-    optimizer = thinwire.ZeroOneAdam(groups, lr=options.lr, learning_rate=schedule)  # +
+    optimizer = thinwire.ZeroOneAdam(groups, lr=options.lr, schedule=schedule)  # +
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda t: min((t + 1) / warmup, 0.5 + 0.5 * math.cos(math.pi * max(0, t - warmup) / (options.steps - warmup))),
     )
+    first = 0
+    if checkpoint is not None and os.path.exists(checkpoint):
+        saved = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])  # each rank finds its own part, parameters included
+        scheduler.load_state_dict(saved["scheduler"])
+        first, stop = saved["step"], None
 
-    random = torch.Generator().manual_seed(1 + rank)  # every rank has batches of its own
     losses = []
-    for _ in range(options.steps):
+    for step in range(first, options.steps if stop is None else stop):
+        random = torch.Generator().manual_seed(step * size + rank)  # every rank has batches of its own
         starts = torch.randint(len(data) - length - 1, (batch,), generator=random).tolist()
         rows = torch.stack([data[start : start + length + 1] for start in starts])
         loss = functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
@@ -88,11 +90,49 @@ def main() -> None:
         scheduler.step()
         losses.append(loss.item())
 
+    if stop is not None and checkpoint is not None:
+        optimizer.consolidate_state_dict()  # + rank 0 now has the states of all ranks
+        with optimizer.consensus():  # + the model in the file is the consensus
+            if rank == 0:
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+                torch.save({**states, "step": stop}, checkpoint)
+        dist.barrier()
+        return model
     optimizer.sync()  # + all replicas are now the same bits
-    sent, adam = optimizer.traffic()["bytes_sent"], 2 * 4 * sum(p.numel() for p in model.parameters()) * options.steps * (size - 1) // size
-    if rank == 0:
-        print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} on {size} ranks; each sent {sent:,} bytes, AdamW would have sent {adam:,}")
-    assert losses[-1] < 0.8 * losses[0]
+    sent, adam = optimizer.traffic()["bytes_sent"], 2 * 4 * sum(p.numel() for p in model.parameters()) * len(losses) * (size - 1) // size
+    if rank == 0 and losses:
+        print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} on {size} ranks, steps {first} to {options.steps}")
+        print(f"each sent {sent:,} bytes, AdamW would have sent {adam:,}")
+    assert first or losses[-1] < 0.8 * losses[0]
+    return model
+
+
+def check(options: argparse.Namespace) -> None:
+    """A run that stops and goes on ends where one does that never stopped."""
+    whole = train(options)
+    with tempfile.TemporaryDirectory() as folder:
+        shared = [os.path.join(folder, "checkpoint.pt")]
+        dist.broadcast_object_list(shared)  # rank 0's
+        train(options, shared[0], options.stop)
+        resumed = train(options, shared[0])
+        dist.barrier()
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    if dist.get_rank() == 0:
+        print(f"stopped after {options.stop} steps, and resumed bit for bit from rank 0's file")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--steps", type=int, default=200)
+    arguments.add_argument("--lr", type=float, default=3e-3)
+    arguments.add_argument("--text", help="a file to learn from")
+    arguments.add_argument("--checkpoint", help="a file to go on from, if it is there")
+    arguments.add_argument("--stop", type=int, help="save to it after so many steps")
+    arguments.add_argument("--check", action="store_true", help="compare with a run that never stopped")
+    options = arguments.parse_args()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))))
+    check(options) if options.check else train(options, options.checkpoint, options.stop)
     dist.destroy_process_group()
 
 

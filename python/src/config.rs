@@ -1,10 +1,11 @@
 //! Keywords to a configuration and back. The words are the engine's; JSON is the way between, so none is written down twice.
 
 use crate::error::to_python as error;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
-use thinwire::{Config, Error};
+use thinwire::{Config, Error, LearningRate};
 
 /// The configuration that `words` say, at least `name`.
 pub fn from_python(words: &Bound<'_, PyDict>) -> PyResult<Config> {
@@ -29,4 +30,13 @@ pub fn to_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<
 #[pyfunction]
 pub fn resolve<'py>(words: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     to_python(words.py(), &from_python(words)?.resolved().map_err(error)?)
+}
+
+/// The learning rates that a table in the words of `learning_rate` has at some steps.
+#[pyfunction]
+pub fn rates(table: &Bound<'_, PyDict>, steps: Vec<u64>) -> PyResult<Vec<f32>> {
+    let text = table.py().import("json")?.call_method1("dumps", (table,))?.extract::<String>()?;
+    let table: LearningRate =
+        serde_json::from_str(&text).map_err(|error| PyValueError::new_err(format!("schedule: {error}")))?;
+    Ok(steps.into_iter().map(|step| table.at(step)).collect())
 }

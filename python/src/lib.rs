@@ -20,7 +20,7 @@ mod _thinwire {
     #[pymodule_export]
     use crate::bridge::{_all_finite, Vector};
     #[pymodule_export]
-    use crate::config::resolve;
+    use crate::config::{rates, resolve};
     #[pymodule_export]
     use crate::group::{Group, local_group, solo, wire_group};
     #[pymodule_export]

@@ -16,6 +16,9 @@ use thinwire::groups::Groups;
 use thinwire::optimizer::{Entry, Slot};
 use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 
+/// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
+type Described = (String, &'static str, usize);
+
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
     Waiting(Box<dyn Collective>),
@@ -183,15 +186,8 @@ impl Worker {
     }
 
     /// The state: names, types ("f4", "f8", or "word") and lengths.
-    fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, usize)>> {
-        self.with(py, None, |worker| {
-            let describe = |entry: &Entry<'_>| match &entry.slot {
-                Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
-                Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
-                Slot::Word(_) => (entry.name.to_owned(), "word", 1),
-            };
-            Ok(worker.whole_state().iter().map(describe).collect())
-        })
+    fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
+        self.layout(py, thinwire::Worker::whole_state)
     }
 
     /// Copies the state to `into`: its arrays are filled, its words are set.
@@ -211,24 +207,39 @@ impl Worker {
         Ok(())
     }
 
+    /// Refuses a state that `_adopt_state` would refuse.
+    fn _check_state_of_one(
+        &self,
+        py: Python<'_>,
+        config: &Bound<'_, PyDict>,
+        from: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        self.check_config(config)?;
+        self.found(from, self.layout(py, thinwire::Worker::state_of_one)?).map(drop)
+    }
+
+    /// Goes on from the state of one worker in `from`, which was checked, and the `params` that it had; all workers together, from the
+    /// same one. `params` are written to.
+    fn _adopt_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut params = writeable::<f32>(params, "params")?;
+        self.check_length("params", &params)?;
+        let found = self.found(from, self.layout(py, thinwire::Worker::state_of_one)?)?;
+        self.with(py, None, |worker| worker.adopt(params.slice_mut(), |entries| pour(&found, entries)))
+    }
+
     /// Refuses a state that `_restore_state` would refuse, as far as a worker that may not have met the others can tell.
     fn _check_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.check_config(config)?;
         let waiting = matches!(*self.lock()?, Stage::Waiting(_));
-        if waiting { Ok(()) } else { self.found(py, from).map(drop) }
+        if waiting { Ok(()) } else { self.found(from, self._state_layout(py)?).map(drop) }
     }
 
     /// Goes on from the state in `from`, which was checked; all workers together.
     fn _restore_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.meet(py, None)?;
-        let found = self.found(py, from)?;
+        let found = self.found(from, self._state_layout(py)?)?;
         let mut params = vec![0.0; self.parameters]; // the caller's own are not touched
-        self.with(py, None, |worker| {
-            worker.restore(&mut params, |entries| {
-                entries.iter_mut().zip(&found).for_each(|(entry, value)| value.pour(&mut entry.slot));
-                Ok(())
-            })
-        })
+        self.with(py, None, |worker| worker.restore(&mut params, |entries| pour(&found, entries)))
     }
 
     /// What this worker has sent and waited for so far, as a dict.
@@ -372,9 +383,20 @@ impl Worker {
         }
     }
 
+    fn layout(&self, py: Python<'_>, state: fn(&mut thinwire::Worker) -> Vec<Entry<'_>>) -> PyResult<Vec<Described>> {
+        self.with(py, None, |worker| {
+            let describe = |entry: &Entry<'_>| match &entry.slot {
+                Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
+                Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
+                Slot::Word(_) => (entry.name.to_owned(), "word", 1),
+            };
+            Ok(state(worker).iter().map(describe).collect())
+        })
+    }
+
     /// The values of the state in `from`, in the order of the layout.
-    fn found(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<Vec<Value>> {
-        let find = |(name, kind, len): (String, &'static str, usize)| {
+    fn found(&self, from: &Bound<'_, PyDict>, layout: Vec<Described>) -> PyResult<Vec<Value>> {
+        let find = |(name, kind, len): Described| {
             let missing = || PyValueError::new_err(format!("the state has no {name}"));
             let value = Value::of(&from.get_item(&name)?.ok_or_else(missing)?, kind, &name)?;
             match value.len() {
@@ -385,7 +407,7 @@ impl Worker {
                 }
             }
         };
-        self._state_layout(py)?.into_iter().map(find).collect()
+        layout.into_iter().map(find).collect()
     }
 
     /// Meets the others, if that has not happened yet.
@@ -420,8 +442,16 @@ impl Worker {
 
     /// What the transport met comes first: KeyboardInterrupt must stay what it is.
     fn explain(&self, error: Error) -> PyErr {
-        self.failure.take().unwrap_or_else(|| error::to_python(error))
+        self.failure.take().unwrap_or_else(|| match error {
+            Error::NotFinite { .. } => error::not_finite(error, self.hosts.len()),
+            error => error::to_python(error),
+        })
     }
+}
+
+fn pour(found: &[Value], entries: &mut [Entry<'_>]) -> thinwire::Result<()> {
+    entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(&mut entry.slot));
+    Ok(())
 }
 
 fn met(stage: &mut Stage) -> PyResult<&mut thinwire::Worker> {

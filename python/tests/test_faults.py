@@ -11,7 +11,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from models import tiny_gpt
+from models import bits, tiny_gpt
 
 import thinwire
 from thinwire import _store, optim
@@ -245,6 +245,47 @@ def not_finite(rank):
 def test_a_gradient_that_is_not_finite_is_named_everywhere():
     for error in ranks.run(4, not_finite, allowed=[FloatingPointError]):
         assert "worker 1 has a gradient that is infinite or NaN at step 3" in str(error)
+
+
+def goes_on_from_a_checkpoint(rank, bad, folder):
+    """Steps that this rank had taken when the others' bad gradient ended its run, the error, and the run's end from a checkpoint on."""
+
+    def run(optimizer, model, first, last):
+        for step in range(first, last):
+            optimizer.zero_grad()
+            loss = model.loss(100 * step + rank)
+            (loss * float("nan") if bad and (rank, step) == (1, 14) else loss).backward()
+            optimizer.step()
+
+    model = tiny_gpt()
+    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, sync_every=4, variance_steps=[0, 1, 2])
+    run(optimizer, model, 0, 10)
+    optimizer.save(folder)
+    told, before = None, None
+    try:
+        run(optimizer, model, 10, 14)
+        before = bits(model)
+        run(optimizer, model, 14, 24)
+    except FloatingPointError as error:
+        told = (optimizer._worker.steps, str(error), bool(torch.equal(before, bits(model))))
+        with pytest.raises(RuntimeError, match="stopped in the middle"):
+            optimizer.state_dict()
+        del optimizer
+        bad = False
+        model = tiny_gpt(seed=rank + 1)
+        optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, sync_every=4, variance_steps=[0, 1, 2], resume=folder)
+        run(optimizer, model, 10, 24)
+    return told, bits(model).tolist()
+
+
+def test_what_a_bad_gradients_error_says_is_true_and_its_remedy_works(tmp_path):
+    healthy = ranks.run(2, goes_on_from_a_checkpoint, False, str(tmp_path / "a"))
+    ends = ranks.run(2, goes_on_from_a_checkpoint, True, str(tmp_path / "b"))
+    (here, text, unmoved), (there, same_text, worker_1_unmoved) = ends[0][0], ends[1][0]
+    assert text == same_text and "others may have packed their gradients for it or taken local steps since" in text
+    assert "resume=DIR" in text and 'non_finite="skip"' in text and "nothing has moved" not in text
+    assert here > there == 14 and not unmoved and worker_1_unmoved
+    assert [end[1] for end in ends] == [end[1] for end in healthy]
 
 
 def steps_later(rank, folder):

@@ -15,6 +15,7 @@ Without PyTorch, a :class:`Worker` steps on flat float32 NumPy arrays::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._thinwire import Group, __version__, local_group
@@ -35,13 +36,29 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The optimizers are loaded when they are asked for: NumPy users need no PyTorch."""
-    if name in ("AdamW", "EfficientAdam", "OneBitAdam", "ZeroOneAdam"):
-        from . import optim
+_OPTIMIZERS = {
+    "AdamW": "AdamW on the exact mean of the gradients.",
+    "EfficientAdam": "Efficient-Adam: every rank's own Adam update, averaged in a few bits both ways.",
+    "OneBitAdam": "1-bit Adam: exact rounds during the warm-up, then one bit a parameter a step.",
+    "ZeroOneAdam": "0/1 Adam: stale variance, local steps, and one bit a parameter when the ranks talk.",
+}
 
-        return getattr(optim, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """The optimizers are loaded when they are asked for: NumPy users need no PyTorch. So is what is for one framework alone."""
+    if name in ("accelerate", "lightning", "transformers"):
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _OPTIMIZERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from . import optim
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ._without_torch import stand_in
+
+        return stand_in(name, _OPTIMIZERS[name])
+    return getattr(optim, name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,7 +20,8 @@ log = logging.getLogger("thinwire")
 
 ADVICE = (
     "these parameters are in a DistributedDataParallel, which averages gradients that this optimizer averages too: train the bare module "
-    "(the one inside, and no DDP), or keep every forward and backward() inside ddp.no_sync()"
+    "(the one inside, and no DDP), keep every forward and backward() inside ddp.no_sync(), or give the wrapper PyTorch's noop_hook "
+    "(torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks)"
 )
 
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -34,6 +36,13 @@ def _note_wrapper(module: Any, name: str, inside: Any) -> None:
 register_module_module_registration_hook(_note_wrapper)
 
 
+def _averages(wrapper: Any, when_asked: bool) -> bool:
+    """Whether `wrapper` averages, if it is asked to. A communication hook of the program's own may do anything; PyTorch's no-op does
+    nothing."""
+    hooks = getattr(wrapper, "_comm_hooks", [])
+    return when_asked and not (hooks and all(hook is noop_hook for hook, _ in hooks))
+
+
 class _Watch:
     """What one wrapper does. Whether a backward averages was decided by its forward."""
 
@@ -44,7 +53,7 @@ class _Watch:
 
     def forward(self, wrapper: Any, _: Any) -> None:
         if torch.is_grad_enabled():
-            self.will_average = wrapper.require_backward_grad_sync
+            self.will_average = _averages(wrapper, wrapper.require_backward_grad_sync)
             self._awaited = True
 
     def arrived(self, _: Tensor) -> None:
@@ -69,7 +78,7 @@ class Wrappers:
         # Asks the types alone: strange objects do strange things when asked.
         there = [found for found in gc.get_objects() if issubclass(type(found), DistributedDataParallel)]
         for wrapper in there:
-            if self._watch(wrapper, False) and wrapper.require_backward_grad_sync:
+            if self._watch(wrapper, False) and _averages(wrapper, wrapper.require_backward_grad_sync):
                 log.warning("%s", ADVICE)
 
     def _watch(self, wrapper: Any, averaged: bool) -> bool:
@@ -88,7 +97,7 @@ class Wrappers:
         for wrapper in list(_made):
             if wrapper not in self._seen:
                 # There was no watch yet: but it still knows what its last forward decided.
-                self._watch(wrapper, wrapper.require_forward_param_sync)
+                self._watch(wrapper, _averages(wrapper, wrapper.require_forward_param_sync))
         if any(watch.averaged for watch in self._watches):
             raise RuntimeError(ADVICE)
 

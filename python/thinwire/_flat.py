@@ -1,8 +1,9 @@
 """All trained parameters of a model as one flat float32 vector, which is what the engine works on.
 
-A float32 parameter in the host's memory becomes a view of it: nothing is copied at a step. Its gradient is read where backward has put
-it, unless it lies there in a form that the engine does not read. A parameter of another type, or on another device, keeps its own memory,
-and its gradient is copied (see ``_mirror.py``).
+A float32 parameter in the host's memory becomes a part of it: nothing is copied at a step. Its storage ends where the parameter does, so
+that whoever saves a part of the model writes that part. Its gradient is read where backward has put it, unless it lies there in a form
+that the engine does not read. A parameter of another type, or on another device, keeps its own memory, and its gradient is copied (see
+``_mirror.py``). So does one that other processes share.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ._hooks import leave_with
+from ._listing import sharded_by
 from ._mirror import Mirror, cut, dense
 from ._thinwire import Vector, _all_finite
 
@@ -32,8 +34,8 @@ class Gradients(NamedTuple):
 
 
 class Flat:
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        _check(params)
+    def __init__(self, params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
+        check(params, names)
         self.params = list(params)
         self.lengths = [param.numel() for param in params]
         apart = [param.dtype is not torch.float32 or param.device.type != "cpu" for param in params]
@@ -50,9 +52,12 @@ class Flat:
             for param, is_apart, view in zip(self.params, apart, cut(self.values, params), strict=True):
                 view.copy_(param)
                 if not is_apart:
-                    param.data = view
+                    self._adopt(param, view)
                     self._views.append((param, view))
-        self._locate()
+        start = self.values.data_ptr()
+        self._memory = range(start, start + 4 * self.values.numel())
+        self._addresses = [view.data_ptr() for _, view in self._views]
+        self.vector = Vector(self.values)
         if any(apart):
             grads = _zeros(sum(self.lengths), pinned)
             self._copies = [part if is_apart else None for part, is_apart in zip(cut(grads, params), apart, strict=True)]
@@ -71,25 +76,34 @@ class Flat:
         ]
         leave_with(self, hooks)
 
-    def _locate(self) -> None:
-        self._start = self.values.data_ptr()
-        self._memory = range(self._start, self._start + 4 * self.values.numel())
-        self._addresses = [view.data_ptr() for _, view in self._views]
-        self.vector = Vector(self.values)
+    def _adopt(self, param: Tensor, view: Tensor) -> None:
+        """Makes `param` a part of the vector, where `view` is; unless other processes share it, who would lose sight of it.
+
+        It gets a storage of its own on that memory, and keeps the memory alive. Views of one storage would do, but to ``torch.save``
+        and safetensors each of them is the whole storage.
+        """
+        if param.is_shared() or not view.numel():  # type: ignore[no-untyped-call]
+            return
+        offset = view.data_ptr() - self.values.data_ptr()
+        part = torch.frombuffer(self.values.numpy(), dtype=torch.float32, count=view.numel(), offset=offset)
+        param.data = part.view(view.shape)
 
     def take_params(self) -> None:
         """Takes over what the program did to the parameters since the last step."""
-        if self.values.data_ptr() != self._start:  # moved, with its views, as share_memory() does
-            self._locate()
         for (param, view), address in zip(self._views, self._addresses, strict=True):
-            if param.data_ptr() != address:  # it was given other memory: its values count
+            if param.data_ptr() != address and view.numel():  # it was given other memory: its values count
+                if (by := sharded_by(param)) is not None:
+                    raise RuntimeError(
+                        f"a parameter became a shard ({by}) after the optimizer was built. Sharded parameters are not supported: train "
+                        "whole replicas, without FSDP"
+                    )
                 if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
                     raise RuntimeError(
                         "a parameter was given another type, shape or device after the optimizer was built; "
                         "build the optimizer after that (model.to(...) first)"
                     )
                 view.copy_(param)
-                param.data = view
+                self._adopt(param, view)
         if self._mirror is not None:
             self._mirror.take_params()
 
@@ -144,6 +158,9 @@ class Flat:
         """Hands the vector's values to the parameters that have memory of their own."""
         if self._mirror is not None:
             self._mirror.give_params()
+        for (param, view), address in zip(self._views, self._addresses, strict=True):
+            if param.data_ptr() != address and view.numel():
+                param.data.copy_(view)
         if self._views:  # autograd must know that they were written to
             torch.autograd.graph.increment_version([param for param, _ in self._views])
 
@@ -163,17 +180,23 @@ class _Look:
         flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
 
 
-def _check(params: Sequence[Tensor]) -> None:
+def check(params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
+    """Refuses parameters that cannot be a part of the vector, by their names where those are known."""
     seen: dict[int, int] = {}
-    for index, param in enumerate(params):
+    labels = [f"parameter {index}" for index in range(len(params))]
+    labels[: len(names)] = [f"{label} ({name})" if name else label for label, name in zip(labels, names, strict=False)]
+    for index, (param, label) in enumerate(zip(params, labels, strict=True)):
+        if (by := sharded_by(param)) is not None:
+            raise ValueError(
+                f"{label} is a shard ({by}); accepted: whole replicas on every rank. Build the model without FSDP or tensor "
+                "parallelism, or train it with torch.optim.AdamW"
+            )
         if param.dtype not in TYPES:
-            raise ValueError(f"parameter {index} is {param.dtype}; accepted: float32, bfloat16, float16")
+            raise ValueError(f"{label} is {param.dtype}; accepted: float32, bfloat16, float16")
         if param.is_meta:
-            raise ValueError(f"parameter {index} is on the meta device and has no values yet; give it some first (to_empty, then its init)")
+            raise ValueError(f"{label} is on the meta device and has no values yet; give it some first (to_empty, then its init)")
         if param.layout is not torch.strided:
-            raise ValueError(f"parameter {index} is {param.layout}; accepted: dense tensors")
-        if hasattr(param, "device_mesh"):
-            raise ValueError(f"parameter {index} is sharded over ranks (FSDP, DTensor); accepted: whole replicas on every rank")
+            raise ValueError(f"{label} is {param.layout}; accepted: dense tensors")
         if param.numel() and seen.setdefault(param.data_ptr(), index) != index:
             first = seen[param.data_ptr()]
             raise ValueError(f"parameters {first} and {index} share memory; to tie weights, use one Parameter in both places")

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, cast
 
 import torch.distributed as dist
 
+from ._listing import Listing, digest, disagreement
+
 HOST = "THINWIRE_HOST"  # names this worker's host where the machine's name would not do
 
 GLANCE = 0.05  # seconds between two looks around
@@ -37,17 +39,17 @@ class Meeting:
 
     Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. How a meeting ends is written down once, and counts for
     all: that they met, or why not, which who comes too late learns at once. Then all may try again. A worker with a `problem` comes to
-    tell the others.
+    tell the others. If the workers' parameters, as `listing` has them, are not the same, they have not met.
     """
 
     MET = "met"
     FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": ValueError}
 
-    def __init__(self, group: Any, deadline: float, problem: str | None = None) -> None:
+    def __init__(self, group: Any, deadline: float, problem: str | None = None, listing: bytes = b"") -> None:
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         # With its size, for a store may outlive the groups of one name.
         self._name = f"{cast(Any, dist.group.WORLD if group is None else group).group_name}/{self._size}"
-        self._deadline, self._problem = deadline, problem
+        self._deadline, self._problem, self._listing = deadline, problem, listing
         self._give_up = time.monotonic() + deadline
         self._number = 0  # of the meeting; none yet
         self._clerk = Clerk()
@@ -87,6 +89,8 @@ class Meeting:
         if self._problem is not None:
             self._settle(f"refused worker {self._rank} did not build its optimizer: {self._problem}")
         self._store.set(f"host/{self._number}/{self._rank}", os.environ.get(HOST) or socket.gethostname())
+        self._store.set(f"listing/{self._number}/{self._rank}", self._listing)
+        self._store.set(f"digest/{self._number}/{self._rank}", digest(self._listing))
         self._store.add(f"here/{self._number}", 1)
 
     def _leave(self) -> None:
@@ -97,14 +101,30 @@ class Meeting:
         """How the meeting has ended; None if some are still to come."""
         end = None
         if self._store.add(f"here/{self._number}", 0) == self._size:
-            end = self._settle(self.MET)
-        elif self._store.check([f"end/{self._number}"]):
-            end = cast(str, self._store.get(f"end/{self._number}").decode())
+            end = self._end() or self._settle(self._compare())
+        elif (settled := self._end()) is not None:
+            end = settled
         elif time.monotonic() >= self._give_up:
             end = self._settle(self._reason())
         if end is not None:
             self._store.add(f"heard/{self._number}", 1)
         return end
+
+    def _end(self) -> str | None:
+        """The end that counts, if there is one."""
+        key = f"end/{self._number}"
+        return cast(str, self._store.get(key).decode()) if self._store.check([key]) else None
+
+    def _compare(self) -> str:
+        """Now that all have come: whether their parameters are the same, each worker's compared with those of worker 0."""
+        digests = [self._store.get(f"digest/{self._number}/{worker}") for worker in range(self._size)]
+        for worker in range(1, self._size):
+            if digests[worker] != digests[0]:
+                first, other = (Listing.from_bytes(self._store.get(f"listing/{self._number}/{who}")) for who in (0, worker))
+                problem = disagreement(first, 0, other, worker)
+                if problem is not None:
+                    return f"refused {problem}"
+        return self.MET
 
     def _all_heard(self) -> bool:
         return cast(bool, self._store.add(f"heard/{self._number}", 0) == self._size)

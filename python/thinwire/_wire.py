@@ -34,15 +34,17 @@ FAREWELL = 10.0  # seconds at the end for messages to leave
 LAST_WORDS = 5.0  # the same after an error: not everyone may be there to hear
 FOREVER = timedelta(days=365)
 TAG = 0  # nobody else sends on the twin
+TAG_OF_STATES = 1
+PIECE = 1 << 22  # values of a tensor that travel at once: the deadline is for each
 
 
 class Wire:
-    """One worker's end of the twin of `group`. All workers of the group must make theirs together."""
+    """One worker's end of the twin of `group`. All workers of the group must make theirs together, for the same parameters."""
 
-    def __init__(self, group: Any, deadline: float) -> None:
+    def __init__(self, group: Any, deadline: float, listing: bytes = b"") -> None:
         self.deadline = deadline
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        met = Meeting(group, deadline).hold()
+        met = Meeting(group, deadline, listing=listing).hold()
         self.hosts = [met.hosts.index(host) for host in met.hosts]
         self._name = met.name
         _left.pop(self._name, None)
@@ -69,15 +71,35 @@ class Wire:
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Rank 0's values for all."""
-        self._gloo.broadcast(tensor, 0).wait()
+        try:
+            self._gloo.broadcast(tensor, 0).wait()
+        except RuntimeError as error:
+            raise ConnectionError(f"a rank left while the values of rank 0 were sent to all: {error}") from error
 
     def mean(self, tensor: torch.Tensor) -> None:
         """The mean over all workers, the same bits everywhere; outside the engine, and uncounted by its meter."""
         try:
             self._gloo.allreduce([tensor]).wait()
         except RuntimeError as error:
-            raise ConnectionError(f"a rank left while their parameters were averaged: {error}") from error
+            raise ConnectionError(f"a rank left while values were averaged over all: {error}") from error
         tensor /= self.size
+
+    def give(self, to: int, tensors: list[torch.Tensor]) -> None:
+        """Sends `tensors` to worker `to`, which takes them; waits until they have left."""
+        for piece in _pieces(tensors):
+            self._await(self._begin(self._gloo.send, piece, to), to)
+
+    def take(self, tensors: dict[int, list[torch.Tensor]]) -> None:
+        """Fills the tensors of each worker with what it gives."""
+        works = [(self._begin(self._gloo.recv, piece, source), source) for source in tensors for piece in _pieces(tensors[source])]
+        for work, source in works:
+            self._await(work, source)
+
+    def _begin(self, how: Any, piece: torch.Tensor, worker: int) -> Any:
+        try:
+            return how([piece], worker, TAG_OF_STATES)
+        except RuntimeError:
+            return _Broken()
 
     # ---- called by the engine ----------------------------------------------------------------------
 
@@ -160,6 +182,10 @@ class Wire:
         if isinstance(end, BaseException):
             self._failed = True
             raise self._board.gone(source) from end
+
+
+def _pieces(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [piece for tensor in tensors if tensor.numel() for piece in torch.split(tensor, PIECE)]
 
 
 class _Buffer:

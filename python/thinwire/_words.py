@@ -11,7 +11,17 @@ from torch import Tensor
 
 from . import _thinwire
 
-OURS = ("lr", "process_group", "init", "deadline", "resume")  # which the engine does not know
+OURS = (
+    "lr",
+    "process_group",
+    "init",
+    "deadline",
+    "resume",
+    "schedule",
+    "steps",
+    "buffers",
+    "buffer_sync",
+)  # which the engine does not know
 
 ELSEWHERE = ("name", "groups")  # the engine's, which PyTorch says otherwise
 

@@ -9,20 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.optim import Optimizer
+from torch import Tensor, nn
 
-from . import _rates, _thinwire, _words
+from . import _rates, _schedule, _thinwire, _words
+from ._buffers import Buffers, Rule
+from ._checkpoint import Checkpointed, fixed
 from ._ddp import Wrappers
 from ._flat import Flat
 from ._guess import guessing
+from ._listing import Listing
+from ._modules import Modules, given_names
+from ._schedule import Course
 from ._worker import Worker
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+    from typing_extensions import Unpack
+
+    from ._options import AdamWOptions, AnySchedule, EfficientAdamOptions, OneBitAdamOptions, ZeroOneAdamOptions
 
 log = logging.getLogger("thinwire")
 
@@ -32,18 +41,25 @@ OFF_SCHEDULE = 0.1  # of its peak
 
 A_YEAR = 366 * 24 * 3600.0  # seconds
 
-CHECKPOINT_HELPERS = "torch.distributed.checkpoint.state_dict"
+LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
 
 
-class _Compressed(Optimizer):
+class _Compressed(Checkpointed):
     """What the four have in common: all but their names."""
 
     _name: str
-    _flat: Flat
     _wrappers: Wrappers
+    _listing: Listing
+    _course: Course | None  # the rates of the run, where the schedule is more than a table
 
-    # GradScaler then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
-    _step_supports_amp_scaling = True
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler asks, and then calls step() on every rank, also where a gradient is infinite, and leaves the rest to us.
+
+        Lightning asks too, and to it a yes means that gradients cannot be clipped: but here they can, once GradScaler has unscaled them.
+        """
+        asked_by = sys._getframe(1).f_globals.get("__name__", "")
+        return asked_by.partition(".")[0] not in LIGHTNING
 
     def __init__(
         self,
@@ -57,23 +73,51 @@ class _Compressed(Optimizer):
         init: Literal["check", "broadcast"] = "check",
         deadline: float = 300.0,
         resume: str | os.PathLike[str] | None = None,
+        schedule: AnySchedule = None,
+        steps: int | None = None,
+        buffers: nn.Module | Iterable[Tensor] | None = None,
+        buffer_sync: Rule = "mean",
         **config: Any,
     ) -> None:
         try:
             _words.check_folder(resume)
+            self._buffers = None if buffers is None else Buffers(buffers, buffer_sync)
+            config, self._course = _schedule.take(config, schedule, steps)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
             _tell_others(process_group, error)
             raise
-        self._wire = _connect(process_group, deadline)
+        self._process_group, self._deadline, self._length = process_group, deadline, steps
+        self._wire = _connect(process_group, deadline, self._listing)
         if not _in_a_crowd():  # there the engine looks itself, at every step
             self._flat.look_at_gradients()
-        self._worker = self._meet(words, init, deadline, resume)
-        self._peak = self._worker.config.get("learning_rate", {}).get("peak", 0.0)
-        self._skips = self._worker.config["non_finite"] == "skip"
+        if resume is not None and "learning_rate" not in words and (table := _schedule.saved_in(resume)) is not None:
+            words["learning_rate"] = table
+            self._off_schedule = True  # it may be the nearest table to something that is known no more
+        self._work(self._meet(words, init, deadline, resume), words)
+        if self._wire is not None:
+            self._start_buffers(init == "broadcast" and resume is None)
         self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
+
+    def _work(self, worker: Worker, words: dict[str, Any]) -> None:
+        """Goes on with `worker`, which was built from `words`."""
+        self._worker, self._given, self._gathered = worker, words, None
+        self._peak = worker.config.get("learning_rate", {}).get("peak", 0.0)
+        self._skips = worker.config["non_finite"] == "skip"
+
+    def _start_buffers(self, broadcast: bool) -> None:
+        if self._buffers is not None:
+            self._buffers.check(self._worker.gather(self._buffers.note()))
+            if broadcast:
+                self._buffers.agree(self._wire, "rank0")
+        elif (where := self._modules.running_statistics()) is not None:
+            log.warning(
+                "%s has running statistics, which stay each rank's own: give the optimizer buffers=model, and sync() and consensus() make "
+                "them equal on all ranks",
+                where,
+            )
 
     def _prepare(self, params: Any, defaults: dict[str, Any], init: str, deadline: float, config: dict[str, Any]) -> dict[str, Any]:
         """All that needs no other rank. The engine's configuration."""
@@ -91,18 +135,23 @@ class _Compressed(Optimizer):
         for group in self.param_groups:
             _words.check_group(group)
             group["betas"] = tuple(group["betas"])
-        self._amp = self._off_schedule = False
-        self._own: Tensor | None = None  # this rank's parameters, while others take their place
-        self._inside = 0  # how many consensus() blocks
+        self._amp = self._off_schedule = self._told_of_no_gradient = False
         self._trained = [[param for param in group["params"] if param.requires_grad] for group in self.param_groups]
+        if not any(self._trained):
+            raise ValueError(
+                "params: expected some that require a gradient, found none (requires_grad is set before the optimizer is built)"
+            )
         self._frozen = [param for group in self.param_groups for param in group["params"] if not param.requires_grad]
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
         with guessing(_words.OURS, _words.ELSEWHERE):
             _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+        self._modules = Modules(flat)
+        given = given_names(self.param_groups, flat)
+        self._listing = Listing.of(flat, given, self._modules.names)
         self._wrappers = Wrappers(flat)
-        self._flat = Flat(flat)
-        self._fixed = [_fixed(group) for group in self.param_groups]
+        self._flat = Flat(flat, given or self._modules.names)
+        self._fixed = [fixed(group) for group in self.param_groups]
         return words
 
     def _words(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -168,9 +217,11 @@ class _Compressed(Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _take_step(self) -> None:
         self._check()
+        self._gathered = None
         with torch.no_grad():
             self._flat.take_params()
             grads = self._flat.take_grads(self._scale())
+            self._check_missing([number for number, param in enumerate(self._flat.params) if param.grad is None])
             rates = [float(group["lr"]) for group in self.param_groups]
             own = None if all(rate == rates[0] for rate in rates) else rates
             self._compare_with_schedule(rates[0])
@@ -178,6 +229,18 @@ class _Compressed(Optimizer):
             self._flat.give_params()
         if self._skips and not self._amp and not grads.finite:  # a scaler's infinities are ordinary
             self._tell_left_out()
+
+    def _check_missing(self, missing: list[int]) -> None:
+        """A parameter without a gradient counts as one whose gradient is zero: wrong if nothing will ever bring it one."""
+        self._modules.check_present(missing)
+        if missing and len(missing) == len(self._flat.params) and not self._told_of_no_gradient:
+            self._told_of_no_gradient = True
+            log.warning(
+                "step %d: no parameter of worker %d has a gradient, which counts as a gradient of zeros in the mean of all workers. Call "
+                "backward() before step(), on the model that the optimizer was built for",
+                self._worker.steps,
+                self._worker.rank,
+            )
 
     def _tell_left_out(self) -> None:
         """A rank that is left out at every step would be missed by nobody: told at the first, the tenth, the hundredth."""
@@ -192,8 +255,10 @@ class _Compressed(Optimizer):
             )
 
     def _compare_with_schedule(self, lr: float) -> None:
-        """0/1 Adam skips rounds by the rate it is given; `learning_rate` is what it was told to expect."""
-        expected = None if self._off_schedule else self._worker._expected_rates
+        """0/1 Adam skips rounds by the rate it is given; the schedule is what it was told to expect."""
+        if self._off_schedule:
+            return
+        expected = self._worker._expected_rates if self._course is None else self._course.around(self._worker.steps)
         if expected is None:
             return
         # Whether a schedule begins one step earlier or later is a matter of taste.
@@ -201,7 +266,7 @@ class _Compressed(Optimizer):
         if not around[0] - room <= lr <= around[-1] + room:
             self._off_schedule = True
             log.warning(
-                "step %d: lr is %g, and learning_rate says %g; rounds go by lr, so plan() will not be what is sent. "
+                "step %d: lr is %g, and the schedule says %g; rounds go by lr, so plan() will not be what is sent. "
                 "Set lr by a scheduler of the same shape",
                 self._worker.steps,
                 lr,
@@ -231,194 +296,87 @@ class _Compressed(Optimizer):
         if any(not param.requires_grad for param in self._flat.params) or any(p.requires_grad for p in self._frozen):
             raise RuntimeError("requires_grad of a parameter changed after the optimizer was built; build the optimizer anew")
 
-    def _check_fixed(self) -> None:
-        for group, then in zip(self.param_groups, self._fixed, strict=True):
-            now = _fixed(group)
-            if now != then:
-                word = next(word for word in now if now[word] != then[word])
-                raise ValueError(
-                    f"{word} was {then[word]} when the optimizer was built, and is {now[word]} now; only lr may change "
-                    "(OneCycleLR and CyclicLR: cycle_momentum=False)"
-                )
-
-    def sync(self) -> None:
-        """Makes all replicas equal: before evaluation or export, and at the end of training. All ranks together."""
-        self._check_own("sync()")
-        with torch.no_grad():
-            self._flat.take_params()
-            self._worker.sync(self._flat.vector)
-            self._flat.give_params()
-
-    @contextmanager
-    def consensus(self) -> Iterator[None]:
-        """The parameters that all ranks would have after an exact sync, for evaluation, and then this rank's own again.
-
-        Unlike :meth:`sync` it leaves the training as it was, to the bit. Between two syncs of 0/1 Adam it averages the parameters,
-        32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.
-
-        Inside, :meth:`save` and :meth:`state_dict` are of the training, that is of the rank's own parameters; ``model.state_dict()``
-        has those of the consensus. Nothing moves the parameters there: :meth:`step`, :meth:`sync` and :meth:`load_state_dict` raise
-        RuntimeError.
-        """
-        self._inside += 1
-        try:
-            if self._inside > 1 or self._wire is None or self._worker.is_synced:
-                yield
-                return
-            with torch.no_grad():
-                self._flat.take_params()
-                self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
-                mean = self._flat.values.clone()
-                self._wire.mean(mean)
-                self._own = self._flat.values.clone()
-                self._flat.values.copy_(mean)
-                self._flat.give_params()
-            try:
-                yield
-            finally:
-                with torch.no_grad():
-                    self._flat.values.copy_(self._own)
-                    self._own = None
-                    self._flat.give_params()
-        finally:
-            self._inside -= 1
-
-    def _check_own(self, what: str) -> None:
-        if self._inside:
-            raise RuntimeError(f"{what} inside consensus(): the parameters are not this rank's own there; leave the block first")
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """The parameters that training goes on from, also inside :meth:`consensus`."""
-        with torch.no_grad():
-            if self._own is None:
-                self._flat.take_params()
-                yield
-                return
-            mean = self._flat.values.clone()
-            self._flat.values.copy_(self._own)
-            try:
-                yield
-            finally:
-                self._flat.values.copy_(mean)
-
     def traffic(self) -> dict[str, Any]:
         """What this rank has sent and waited for so far: bytes, messages, rounds by kind, seconds by phase."""
         return self._worker.traffic()
 
-    def plan(self, steps: int, schedule: dict[str, Any] | None = None) -> dict[str, Any]:
+    def follow(self, scheduler: Any, steps: int | None = None) -> None:
+        """Tells the engine what `scheduler` will do, as ``schedule=`` does, before the first step. All ranks together.
+
+        A scheduler needs the optimizer before there is one to read. So this steps a copy of it to the end of the run and builds the
+        engine's worker again; neither the scheduler nor a learning rate is changed. After a resume or ``load_state_dict`` the
+        schedule is the checkpoint's, and this only says which rates to expect.
+
+        Parameters
+        ----------
+        scheduler : torch.optim.lr_scheduler.LRScheduler
+            A scheduler on this optimizer whose rates depend on the step alone, stepped once for each :meth:`step`.
+        steps : int, optional
+            The length of the run; by default the ``steps`` of the optimizer, or the scheduler's own ``total_steps``.
+        """
+        from ._scheduler import read
+
+        self._check_own("follow()")
+        begun = self._worker.steps > 0
+        try:
+            course = read(scheduler, self, steps if steps is not None else self._length)
+            self._check_fixed()
+            if begun and "learning_rate" not in self._worker.config:
+                raise RuntimeError("follow() after the first step: the rounds of the run go without a schedule; call it before")
+            words = {**self._given, "learning_rate": course.table}
+            _thinwire.resolve(words)
+        except Exception as error:
+            if not begun:
+                _tell_others(self._process_group, error)
+            raise
+        if not begun:
+            if self._wire is not None:
+                self._wire.close()  # the engine's worker has posted receives on it, and nobody can take those back
+            self._wire = _connect(self._process_group, self._deadline, self._listing)
+            self._work(self._meet(words, "check", self._deadline, None), words)
+        self._course, self._off_schedule = course, False
+
+    def plan(self, steps: int, schedule: Any = None) -> dict[str, Any]:
         """Rounds, bytes and memory of a run of `steps` steps, before anything is sent.
 
         Parameters
         ----------
         steps : int
             The length of the run.
-        schedule : dict, optional
-            A learning rate in the words of ``learning_rate``: a plan as if the optimizer had been built with it.
+        schedule : dict, function or scheduler, optional
+            A learning rate as in ``schedule=`` or :meth:`follow`: a plan as if the optimizer had been built with it. Of a function or
+            scheduler the plan knows the nearest shape that the engine has a word for.
         """
-        if schedule is not None and not isinstance(schedule, dict):
-            raise TypeError(
-                f"schedule is a {type(schedule).__name__}; accepted: a dict in the words of learning_rate, "
-                'such as {"peak": 1e-3, "warmup": 100, "decay": "cosine", "steps": 1000}'
+        if schedule is None or isinstance(schedule, dict):
+            course = self._course if schedule is None else None
+        elif getattr(schedule, "optimizer", None) is self:
+            from ._scheduler import read
+
+            course = read(schedule, self, steps)
+            schedule = course.table
+        else:
+            course = _schedule.sampled(schedule, steps)
+            schedule = course.table
+        if course is not None and course.off > OFF_SCHEDULE:
+            log.warning(
+                "plan: the engine has no word for this schedule's shape, and plans with the nearest (%s), whose rate is off by up to "
+                "%.0f %% of the peak; the run's own rounds go by lr",
+                course.table["decay"],
+                100 * course.off,
             )
-        return self._worker.plan(steps, schedule)
+        plan: dict[str, Any] = self._worker.plan(steps, schedule)
+        return plan
 
-    def save(self, dir: str | os.PathLike[str]) -> None:
-        """Saves a checkpoint of parameters and optimizer to a folder that all ranks can read. All ranks together.
-
-        ``resume=dir`` at construction goes on from it, also with another number of ranks, with the learning rates of now. A scheduler
-        has a state of its own, which is not in it.
-        """
-        with self._training():
-            self._worker.save(os.fspath(dir), self._flat.vector)
-        _rates.save(dir, self._worker.steps, self._worker.rank, self.param_groups)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of this rank: what PyTorch keeps, and the engine's vectors, residues and parameters, under a key of the rank's own.
-
-        Residues differ between ranks: every rank saves its own state and loads its own. ``torch.distributed.checkpoint`` does that by
-        itself, for the keys differ; with another number of ranks it misses keys, and there is :meth:`save`.
-
-        Raises
-        ------
-        RuntimeError
-            If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
-        """
-        if _is_asked_by(CHECKPOINT_HELPERS):
-            raise RuntimeError(
-                "get_optimizer_state_dict would lose moments and residues: it keeps only what torch.optim.AdamW has. Accepted: "
-                "optimizer.state_dict() on every rank (torch.distributed.checkpoint.save takes it), or optimizer.save(dir)"
-            )
-        state = super().state_dict()
-        state["state"] = {}
-        types = {"f4": torch.float32, "f8": torch.float64}
-        mine = self._worker._state(lambda count, kind: torch.empty(count, dtype=types[kind]))
-        with self._training():
-            mine["params"] = self._flat.values.clone()
-        state["thinwire"] = {self._place(): mine}
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a state of :meth:`state_dict`, parameters included. All ranks together.
-
-        Raises
-        ------
-        ValueError
-            If it holds no state of this rank among as many, or one of another configuration. If one rank refuses its state, none loads.
-        """
-        self._check_own("load_state_dict()")
-        before, mine, problem = super().state_dict(), {}, None
-        try:
-            mine = self._mine_of(state_dict)
-            super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-            self._check_fixed()
-        except Exception as error:  # whatever it is, the others must not wait for this rank
-            problem = error
-        try:
-            told = self._worker.gather(b"" if problem is None else f"{type(problem).__name__}: {problem}".encode())
-            if problem is not None:
-                raise problem
-            for worker, words in enumerate(told):
-                if words:
-                    raise ValueError(f"worker {worker} could not load its state, so none has: {words.decode()}")
-            self._worker.load_state_dict(mine)
-        except BaseException:
-            super().load_state_dict(before)  # what is refused has changed nothing
-            raise
-        finally:
-            self._mark_state()
-        with torch.no_grad():
-            self._flat.values.copy_(mine["params"])
-            self._flat.give_params()
-
-    def _mine_of(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """This rank's own part of a state, if it could go on from it."""
-        states = state_dict.get("thinwire")
-        if not isinstance(states, dict):
-            raise ValueError(
-                "not a state of a thinwire optimizer; accepted: what state_dict() of one gave on this rank. The moments of another "
-                "optimizer (torch.optim.AdamW) cannot be taken over: a new one gathers its own, best with a short warm-up of the rate"
-            )
-        if self._place() not in states:
-            raise ValueError(
-                f"it holds the state of {', '.join(states)}, and this is {self._place()}: every rank loads its own state; "
-                "with another number of ranks go on from a checkpoint (save(dir), then resume=dir)"
-            )
-        mine = states[self._place()]
-        params = mine.get("params")
-        if params is None:
-            raise ValueError("the state has no params")
-        if params.shape != self._flat.values.shape:
-            raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
-        self._worker._check(mine)
-        return dict(mine)
-
-    def _mark_state(self) -> None:
-        """An optimizer without any state gets a step of ``torch.distributed.checkpoint``'s own, to make some."""
-        cast(dict[Any, Any], self.state)["thinwire"] = {"in": 'state_dict()["thinwire"]'}
-
-    def _place(self) -> str:
-        return f"rank-{self._worker.rank}-of-{self._worker.size}"
+    def __repr__(self) -> str:
+        """As PyTorch's, with the worker's place, what it sends, and the rounds so far."""
+        text = super().__repr__()
+        if not getattr(self, "_built", False):
+            return text
+        worker, config = self._worker, self._worker.config
+        codecs = [config[word] for word in ("codec_up", "codec_down") if word in config] or [config["exact_codec"]]
+        rounds = ", ".join(f"{count} {kind}" for kind, count in self.traffic()["rounds"].items())
+        place = f"worker {worker.rank} of {worker.size}, codec {' and '.join(dict.fromkeys(codecs))}, {worker.steps} steps"
+        return text.replace(" (\n", f" ({place}; rounds: {rounds}\n", 1)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while the optimizer is built: afterwards the ranks have agreed on the vector, and it is an error."""
@@ -437,19 +395,6 @@ class _Compressed(Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.__getstate__()
-
-
-def _is_asked_by(module: str) -> bool:
-    """Whether a function of `module` is among those that wait for this one."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != module:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _fixed(group: dict[str, Any]) -> dict[str, Any]:
-    """What a param group keeps for good. A state that was written down may give a tuple back as a list."""
-    return {"betas": tuple(group["betas"]), "eps": group["eps"], "weight_decay": group["weight_decay"]}
 
 
 def _in_a_crowd() -> bool:
@@ -477,13 +422,13 @@ def _has_others(process_group: Any) -> bool:
     return True
 
 
-def _connect(process_group: Any, deadline: float) -> Any:
+def _connect(process_group: Any, deadline: float, listing: Listing) -> Any:
     """The wire to the other ranks; None for one worker alone."""
     if not _has_others(process_group):
         return None
     from ._wire import Wire
 
-    return Wire(process_group, deadline)
+    return Wire(process_group, deadline, listing.to_bytes())
 
 
 def _tell_others(process_group: Any, error: Exception) -> None:
@@ -501,8 +446,8 @@ _ARGUMENTS = """
     Parameters
     ----------
     params : iterable
-        Parameters, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the host's memory becomes
-        views of one flat tensor; bfloat16, float16 and other devices go through a float32 master there.
+        Parameters, (name, parameter) pairs, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the
+        host's memory becomes parts of one flat vector; bfloat16, float16 and other devices go through a float32 master there.
     lr : float
         The learning rate; any scheduler may change it, group by group, alike on all ranks.
     betas, eps, weight_decay
@@ -516,8 +461,19 @@ _ARGUMENTS = """
     resume : path, optional
         A folder of :meth:`save` to go on from, also with another number of ranks. Its learning rates replace ``lr``, as those of a
         ``state_dict`` do.
+    schedule : dict or function, optional
+        What ``lr`` will be, which your scheduler still sets: a table such as ``{{"peak": 1e-3, "warmup": 100, "decay": "cosine",
+        "steps": 1000}}``, or a function from the step, counted from 0, to the rate, together with ``steps``. A scheduler of PyTorch is
+        read by :meth:`follow`. ``learning_rate`` is the old name of the table.
+    steps : int, optional
+        The number of steps of the run, for a schedule that does not have it.
+    buffers : Module or iterable of tensors, optional
+        The model, or the buffers of it that :meth:`sync` and :meth:`consensus` make equal on all ranks, such as BatchNorm's running
+        statistics. With ``init="broadcast"`` all ranks start from rank 0's.
+    buffer_sync : {{"mean", "rank0"}}
+        How: the mean of floating-point buffers and rank 0's of all others, or rank 0's of all.
     **config
-        The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``, ``learning_rate``{words}.
+        The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``{words}.
 
     Notes
     -----
@@ -534,20 +490,56 @@ class AdamW(_Compressed):
     __doc__ = _described("AdamW on the exact mean of the gradients: the baseline, equal to ``torch.optim.AdamW`` under DDP to rounding.")
     _name = "adam"
 
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[AdamWOptions],
+        ) -> None: ...
+
 
 class OneBitAdam(_Compressed):
     __doc__ = _described("1-bit Adam (arXiv 2102.02888): exact rounds during the warm-up, then one bit a parameter a step.", ", ``warmup``")
     _name = "one-bit-adam"
 
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[OneBitAdamOptions],
+        ) -> None: ...
+
 
 class ZeroOneAdam(_Compressed):
     __doc__ = _described(
         "0/1 Adam (arXiv 2202.06009): stale variance, local steps, and one bit a parameter when the ranks do talk.\n\n"
-        "    Tell it the schedule of your learning rate (``learning_rate``): by that it knows which rounds to leave out. Without it,\n"
-        "    it talks at every step.",
+        "    Tell it the schedule of your learning rate (``schedule``, or ``follow``): by that it knows which rounds to leave out.\n"
+        "    Without it, it talks at every step.",
         ", ``kappa``, ``freeze``, ``sync``, ``sync_every``, ``sync_longest``",
     )
     _name = "zero-one-adam"
+
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[ZeroOneAdamOptions],
+        ) -> None: ...
 
 
 class EfficientAdam(_Compressed):
@@ -555,3 +547,15 @@ class EfficientAdam(_Compressed):
         "Efficient-Adam (arXiv 2205.14473): every rank's own Adam update, averaged in a few bits both ways.", ", ``theta``"
     )
     _name = "efficient-adam"
+
+    if TYPE_CHECKING:  # for editors and type checkers: the keywords of this one
+
+        def __init__(
+            self,
+            params: ParamsT,
+            lr: float | Tensor = 1e-3,
+            betas: tuple[float, float] = (0.9, 0.999),
+            eps: float = 1e-8,
+            weight_decay: float = 1e-2,
+            **options: Unpack[EfficientAdamOptions],
+        ) -> None: ...

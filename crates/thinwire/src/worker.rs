@@ -348,6 +348,31 @@ impl Worker {
         self.guarded(Worker::meet)
     }
 
+    /// What [`Worker::adopt`] reads: the steps taken and the optimizer's own state, without the residuals of error feedback.
+    pub fn state_of_one(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = vec![Entry::word("step", &mut self.step)];
+        entries.extend(self.optimizer.state());
+        entries
+    }
+
+    /// Goes on from what one worker of a group of any size had, `params` included; every worker adopts the same one. `read` fills
+    /// in every entry of [`Worker::state_of_one`], or fails before it has written to any.
+    ///
+    /// Moments and schedule are kept. Residuals start at zero, because those of the other workers are missing. Local steps since
+    /// the last sync count as if all workers had taken them: `params` are then a·D − u/P, with that worker's u as the mean.
+    pub fn adopt(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        read(&mut self.state_of_one())?;
+        self.optimizer.loaded(true, params, &self.exchange.threads);
+        self.exchange.start_anew();
+        self.exchange.agree_on(bytemuck::cast_slice(params)); // workers that adopted different ones find out
+        self.regrouped = true;
+        self.guarded(Worker::meet)
+    }
+
     /// Whether an error has ended this worker. It may have met it in the middle of a step, and its state is none to go on from.
     pub fn is_stopped(&self) -> bool {
         self.stopped

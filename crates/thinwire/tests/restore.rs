@@ -56,6 +56,79 @@ fn a_restored_worker_goes_on_bit_for_bit() {
     }
 }
 
+/// Moments and schedule are kept and residuals are zero, on any number of workers; between two syncs nothing local is left.
+#[test]
+fn one_workers_state_serves_any_number_of_workers() {
+    for (case, config) in all_cases() {
+        for (stop, workers) in [(0, 2), (13, 3), (14, 1), (30, 2)] {
+            let mut old = together(2, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                replica.train(stop)?;
+                Ok(replica)
+            });
+            let was_synced = old[0].is_synced();
+            let x = old[0].x.clone();
+            let anchor = old[0].numbers().remove("anchor").unwrap_or_default();
+            let anchor = anchor.iter().map(|a| *a as f32).collect::<Vec<_>>();
+            let kept = old[0].worker.state_of_one().iter().map(words).collect::<Vec<_>>();
+            let mut adopted = together(workers, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                replica.x.copy_from_slice(&x);
+                replica.worker.adopt(&mut replica.x, |entries| {
+                    entries.iter_mut().zip(&kept).for_each(|(entry, words)| fill(entry, words));
+                    Ok(())
+                })?;
+                Ok(replica)
+            });
+            let first = adopted[0].shared_bits();
+            for replica in &mut adopted {
+                assert!(replica.is_synced() && replica.worker.steps() == stop, "{case}, {stop}");
+                replica.shared_bits().assert_same(&first, (&case, stop));
+                let numbers = replica.numbers();
+                assert!(["up_residue", "down_residue"].iter().all(|name| numbers[name].iter().all(|e| *e == 0.0)));
+                if was_synced {
+                    let now = replica.worker.state_of_one().iter().map(words).collect::<Vec<_>>();
+                    assert!(now == kept && replica.x == x, "{case}, {stop}");
+                } else {
+                    // But for the decay of what was added since the sync.
+                    let (off, moved) = (distance(&replica.x, &x), distance(&anchor, &x));
+                    assert!(
+                        off < 0.02 * moved,
+                        "{case}, {stop}: {off} from rank 0's own parameters, which moved by {moved}"
+                    );
+                }
+            }
+            let adopted = std::sync::Mutex::new(adopted.into_iter().map(|replica| replica.x).collect::<Vec<_>>());
+            let ends = together(workers, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                let rank = replica.worker.rank();
+                replica.x.copy_from_slice(&adopted.lock().unwrap()[rank]);
+                let mut x = x.clone();
+                replica.worker.adopt(&mut x, |entries| {
+                    entries.iter_mut().zip(&kept).for_each(|(entry, words)| fill(entry, words));
+                    Ok(())
+                })?;
+                replica.train(40)?;
+                replica.sync()?;
+                Ok(replica.shared_bits())
+            });
+            ends.iter().for_each(|end| end.assert_same(&ends[0], (&case, stop)));
+        }
+    }
+}
+
+#[test]
+fn workers_that_adopt_different_states_find_out() {
+    let config = config("name = 'adam'");
+    for error in failing(2, |group| {
+        let mut replica = Replica::new(&config, LEN, group)?;
+        replica.x[7] += replica.worker.rank() as f32;
+        replica.worker.adopt(&mut replica.x, |_| Ok(()))
+    }) {
+        assert!(matches!(&error, Error::Disagreement { .. }), "{error}");
+    }
+}
+
 #[test]
 fn states_of_different_steps_do_not_go_together() {
     let config = config("name = 'adam'");
@@ -79,6 +152,10 @@ fn states_of_different_steps_do_not_go_together() {
     }) {
         assert!(matches!(&error, Error::Disagreement { field, .. } if field == "the step"), "{error}");
     }
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt()
 }
 
 fn words(entry: &Entry<'_>) -> Vec<u64> {

@@ -248,6 +248,13 @@ impl Exchange {
         }
     }
 
+    /// As before the first round: no residuals, nothing agreed on.
+    pub fn start_anew(&mut self) {
+        self.up_residue.values().fill(0.0);
+        self.down_residue.values().fill(0.0);
+        self.digest = 0;
+    }
+
     /// What to save: e, whose mean counts; E, cut among the owners; the digest.
     pub fn state(&mut self) -> Vec<Entry<'_>> {
         let owned = self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()));

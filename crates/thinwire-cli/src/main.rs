@@ -11,6 +11,7 @@
 //! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`team`] | where the workers are: threads, or processes of MPI |
+//! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`units`] | numbers with units, as people write them |
 //! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`] | the commands |
@@ -29,6 +30,7 @@ mod job;
 #[cfg(feature = "server")]
 mod join;
 mod journal;
+mod length;
 #[cfg(feature = "server")]
 mod logging;
 mod plan;

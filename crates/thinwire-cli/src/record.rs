@@ -112,6 +112,21 @@ pub struct Summary {
     /// What the plan said; none if only the run could tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<Planned>,
+    /// Steps that moved a parameter by more than 100 learning rates, since the run last began or was resumed.
+    #[serde(default)]
+    pub jumps: u64,
+}
+
+impl Summary {
+    /// What to say about [`Summary::jumps`], if there were any.
+    pub fn jumps_warning(&self) -> Option<String> {
+        let again = if self.jumps == 1 { "step" } else { "steps" };
+        let text = format!(
+            "{} {again} moved a parameter by more than 100 learning rates: look at its learning rate and betas",
+            self.jumps
+        );
+        (self.jumps > 0).then_some(text)
+    }
 }
 
 /// Sentences that lost their end.

@@ -118,6 +118,14 @@ impl Screen {
         self.val_loss = Some(val_loss);
     }
 
+    /// Says something beside the bar.
+    pub fn aside(&self, say: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(say),
+            None => say(),
+        }
+    }
+
     pub fn close(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

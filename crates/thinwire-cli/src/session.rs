@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use thinwire::{Collective, Traffic, Worker};
+use thinwire::{Collective, Jump, Traffic, Worker};
 use thinwire_models::{Learner, Score, Share};
 
 /// Seconds between two notes, about.
@@ -49,6 +49,8 @@ pub struct End {
     pub steps: u64,
     /// Tokens or images a second of this session, all workers together.
     pub units_per_second: f64,
+    /// Steps of this session that moved a parameter too far.
+    pub jumps: u64,
 }
 
 /// What one worker tells the others.
@@ -188,6 +190,9 @@ impl Loop<'_> {
             self.worker.sync(&mut self.params)?;
         }
         let after = self.worker.traffic();
+        if let (None, Some(jump)) = (before.first_jump, after.first_jump) {
+            self.tell_of_jump(&jump);
+        }
         let (pack, total) = (cpu.elapsed().as_secs_f64(), began.elapsed().as_secs_f64());
         let wire = after.seconds.wire - before.seconds.wire;
         let bytes = after.bytes_sent - before.bytes_sent;
@@ -206,6 +211,19 @@ impl Loop<'_> {
             compute_cpu,
         });
         Ok(())
+    }
+
+    /// Said once: later ones are counted.
+    fn tell_of_jump(&self, jump: &Jump) {
+        if let Some(screen) = &self.screen
+            && !self.session.quiet
+        {
+            let tensors = self.session.job.task.get().tensors();
+            let name =
+                tensors.iter().find(|tensor| tensor.range.contains(&jump.parameter)).map_or("?", |tensor| &tensor.name);
+            let step = jump.step;
+            screen.aside(|| say!("warning: step {step} moved a parameter of {name} by more than 100 learning rates"));
+        }
     }
 
     /// Tells the others and hears from them; true when somebody wants to stop.
@@ -307,6 +325,7 @@ impl Loop<'_> {
             score,
             totals: self.journal.map(|journal| journal.totals).unwrap_or_default(),
             steps,
+            jumps: self.worker.traffic().jumps,
             units_per_second: (steps - first) as f64 * units as f64 / began.elapsed().as_secs_f64().max(1e-9),
         }
     }

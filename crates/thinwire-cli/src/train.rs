@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::folder::{self, Content, Held};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Totals;
+use crate::length;
 use crate::plan::{hindsight, network};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
@@ -212,21 +213,27 @@ fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
 
 fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     let settings = &job.settings;
+    let (workers, steps) = (settings.workers.expect("resolved"), settings.steps.expect("resolved"));
     let from = if job.recommended { "recommended for this task" } else { "as given" };
     let again = if resume { "going on: " } else { "" };
     say!(
         "{again}{} of {} parameters, {} workers on {}, {} steps, {} at learning rate {} ({}) → {}",
         task_name(settings),
         count(params as f64),
-        settings.workers.expect("resolved"),
+        workers,
         team.shown(),
-        settings.steps.expect("resolved"),
+        steps,
         report::shown(&job.config.name.to_string()),
         settings.lr.expect("resolved"),
         if resume { "the run's" } else { from },
         dir.display(),
     );
     data::announce(job);
+    if let Some(short) =
+        Plan::new(&job.config, params, workers, steps).ok().and_then(|plan| length::short(&job.config, &plan))
+    {
+        say!("note: {short}");
+    }
 }
 
 /// Writes a file by rename: it is there whole, or not at all.
@@ -254,6 +261,7 @@ fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
     Summary {
         transport: team.transport().to_owned(),
         steps: end.steps,
+        jumps: end.jumps,
         bytes_between_hosts_per_worker: totals.bytes_between_hosts.round() as u64,
         bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
         units_per_second: end.units_per_second,
@@ -291,6 +299,7 @@ pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score
         units_per_second: 0.0,
         projected: Vec::new(),
         planned: None,
+        jumps: 0,
     }
 }
 
@@ -382,6 +391,9 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
     }
     if let Some(planned) = &summary.planned {
         say!("{}", hindsight::sentence(planned, summary));
+    }
+    if let Some(warning) = summary.jumps_warning() {
+        say!("warning   {warning}");
     }
     say!("digest    {}", summary.digest);
     say!("results   {} · report {}", dir.display(), page.display());

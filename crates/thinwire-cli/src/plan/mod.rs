@@ -32,6 +32,7 @@ mod tests;
 
 use crate::bench::{self, Benched};
 use crate::failure::{Failure, Outcome};
+use crate::length;
 use crate::report::figures;
 use crate::screen::{Answers, bytes, say};
 use crate::train;
@@ -105,6 +106,12 @@ impl Answer {
     }
 }
 
+/// Which methods the run is short for.
+fn too_short(answer: &Answer) -> impl Iterator<Item = String> + '_ {
+    let said = |estimate: &Estimate| length::short(&estimate.method.config, &estimate.plan);
+    answer.estimates.iter().filter(|estimate| estimate.ddp.is_none()).filter_map(said)
+}
+
 pub fn command(arguments: &Plan) -> Outcome {
     let codecs = measure::codecs(arguments).map_err(Failure::Usage)?;
     let benched = arguments.bench.as_deref().map(bench::read).transpose().map_err(Failure::Usage)?;
@@ -131,6 +138,7 @@ pub fn command(arguments: &Plan) -> Outcome {
     let memory = arguments.memory.map(|bytes| bytes as u64);
     let answer = Answer { estimates, base, hosts: situation.place.host_count(), memory, simulated };
     situation.warnings.extend(too_large(&answer));
+    situation.notes.extend(too_short(&answer));
     let advice = advice::advise(&answer, &network);
     if let Some(path) = &arguments.plot {
         plot::write(path, &answer, &network).map_err(Failure::Usage)?;

@@ -147,5 +147,6 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
         units_per_second: 40_000.0,
         projected: [1e8, 1e9, 1e10].map(project).to_vec(),
         planned: None,
+        jumps: 0,
     }
 }

@@ -65,7 +65,8 @@ pub fn load(dir: &Path) -> Result<Run> {
         Some(summary) => summary.optimizer.clone(),
         None => guess_optimizer(&name, config.as_deref()),
     };
-    let warnings = missing(&metrics, &text, &steps, summary.as_ref());
+    let mut warnings = missing(&metrics, &text, &steps, summary.as_ref());
+    warnings.extend(summary.as_ref().and_then(Summary::jumps_warning).map(|warning| format!("{name}: {warning}")));
     Ok(Run { name, optimizer, summary, steps, evals, config, warnings })
 }
 

@@ -1,0 +1,54 @@
+//! Whether a run is long enough for its optimizer to gain anything.
+//!
+//! A variance needs about a hundred exact rounds, whatever the length of the run. 1-bit Adam and 0/1 Adam begin to save after them, so a
+//! run of a few hundred steps saves little: better said before it than found out after it.
+
+use thinwire::{Config, Plan};
+
+/// From this part of exact rounds on a run is short.
+const MUCH: f64 = 0.2;
+
+/// What to say about the length of a run as planned, if anything.
+pub fn short(config: &Config, plan: &Plan) -> Option<String> {
+    let (steps, exact) = (plan.steps, plan.rounds.exact);
+    let name = config.name;
+    if plan.rounds.coarse + plan.rounds.skipped == 0 && plan.load(thinwire::schedule::Round::Coarse).is_none() {
+        return None; // Adam, which has only exact rounds
+    }
+    match exact as f64 / steps.max(1) as f64 {
+        part if part >= 1.0 => Some(format!(
+            "{steps} steps are too few for {name} to gain anything: all of its rounds are exact, as Adam's are"
+        )),
+        part if part >= MUCH => Some(format!(
+            "a short run for {name}: {exact} of {steps} rounds are exact, since a variance takes about 100 of them at any length; \
+             it sends {:.1} bits a parameter a step, Adam 32",
+            plan.bits_per_param_per_step()
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+    use thinwire::schedule::{Decay, LearningRate};
+    use thinwire::{Config, Name, Plan};
+
+    fn said(name: Name, steps: u64) -> Option<String> {
+        let rate = LearningRate { decay: Decay::Cosine, steps, ..LearningRate::constant(1e-3) };
+        let config = Config { learning_rate: Some(rate), ..Config::new(name) };
+        short(&config, &Plan::new(&config, 1000, 4, steps).expect("a plan"))
+    }
+
+    #[test]
+    fn short_runs_are_told_of_with_their_number_of_exact_rounds() {
+        for name in [Name::OneBitAdam, Name::ZeroOneAdam] {
+            assert!(said(name, 80).is_some_and(|said| said.contains("too few")), "{name}");
+            assert!(said(name, 200).is_some_and(|said| said.contains("100 of 200 rounds are exact")), "{name}");
+            assert_eq!(said(name, 5000), None, "{name}");
+        }
+        for name in [Name::Adam, Name::EfficientAdam] {
+            assert_eq!(said(name, 80), None, "{name}");
+        }
+    }
+}

@@ -209,7 +209,7 @@ fn defaults_are_written_out() {
         (
             "name = 'zero-one-adam'; learning_rate = {peak = 0.1, warmup = 70, steps = 900}",
             format!(
-                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 8; variance_gap = 1; variance_longest = 4; freeze = 360; \
+                "name = \"zero-one-adam\"; {adam}; {signs_and_bf16}; kappa = 16; variance_gap = 1; variance_longest = 4; freeze = 360; \
                  sync = \"follow-lr\"; sync_start = 70; sync_longest = 16"
             ),
         ),

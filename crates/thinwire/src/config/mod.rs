@@ -96,7 +96,7 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Warmup>,
 
-    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 8, or 32 when `learning_rate.steps` is not known.
+    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 16, or 32 when `learning_rate.steps` is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kappa: Option<u64>,
     /// 0/1 Adam: the shortest gap between variance updates, after as many steps that all update it. Default 1.

@@ -18,7 +18,6 @@ const ENOUGH: u64 = 100;
 const FREEZE_PART: f64 = 0.4;
 const FREEZE_WARMUPS: u64 = 2;
 const GAPS: u64 = 200;
-const KAPPA: u64 = 8;
 
 /// κ when the length is not known: the gaps go on doubling, so exact rounds become few, and the variance is never frozen.
 const OPEN_KAPPA: u64 = 32;
@@ -165,7 +164,7 @@ impl Config {
             if self.kappa.is_none() && steps > 0 {
                 self.variance_longest.get_or_insert((steps / GAPS).max(1));
             }
-            self.kappa.get_or_insert(if steps > 0 { KAPPA } else { OPEN_KAPPA });
+            self.kappa.get_or_insert(if steps > 0 { PAPER_KAPPA } else { OPEN_KAPPA });
             let freeze = ((steps as f64 * FREEZE_PART).ceil() as u64).max(ENOUGH).max(FREEZE_WARMUPS * warmup);
             self.freeze.get_or_insert(if steps > 0 { Freeze::Step(freeze) } else { Freeze::Never });
         }

@@ -29,6 +29,8 @@ pub struct Hyper {
     pub clip: Option<Clip>,
     /// See [`Scalars::limit`].
     limit: f32,
+    /// Where the momentum of this step's start was made.
+    momentum: Momentum,
     scalars: Vec<Scalars>,
     jumps: Jumps,
 }
@@ -37,7 +39,17 @@ impl Hyper {
     pub fn new(betas: (f64, f64), eps: f64, bias_correction: bool, groups: Groups, clip: Option<Clip>) -> Hyper {
         let scalars = Vec::with_capacity(groups.count());
         let limit = update::LIMIT;
-        Hyper { betas, eps, bias_correction, groups, clip, limit, scalars, jumps: Jumps::default() }
+        Hyper {
+            betas,
+            eps,
+            bias_correction,
+            groups,
+            clip,
+            limit,
+            momentum: Momentum::Exact,
+            scalars,
+            jumps: Jumps::default(),
+        }
     }
 
     /// Coarse means lose nothing: they say what a parameter's momentum is, and only one that v has never seen needs a limit.
@@ -81,14 +93,14 @@ impl Hyper {
     }
 
     /// The step above, on a mean that is in memory.
-    fn step_on(&self, from: Momentum, mean: Gradient<'_>, vectors: Vectors<'_, 0, 3>, exchange: &Exchange) {
+    fn step_on(&self, mean: Gradient<'_>, vectors: Vectors<'_, 0, 3>, exchange: &Exchange) {
         exchange.threads.each(mean.len(), vectors, |tile, vectors| {
-            mean.with(tile.clone(), |mean| self.step_on_tile(from, tile, mean, vectors));
+            mean.with(tile.clone(), |mean| self.step_on_tile(tile, mean, vectors));
         });
     }
 
-    fn step_on_tile(&self, from: Momentum, tile: Range<usize>, mean: &[f32], vectors: Vectors<'_, 0, 3>) {
-        let step = match from {
+    fn step_on_tile(&self, tile: Range<usize>, mean: &[f32], vectors: Vectors<'_, 0, 3>) {
+        let step = match self.momentum {
             Momentum::Exact => update::adam,
             Momentum::Coarse => update::adam_after_coarse,
         };
@@ -164,9 +176,10 @@ impl Moments {
         exchange: &mut Exchange,
     ) -> Result<()> {
         let beta2 = hyper.betas.1;
+        hyper.momentum = from;
         hyper.prepare(now, beta2, beta2.powf(self.updates as f64 + 1.0));
         if let Some(mut clip) = hyper.clip.take() {
-            let done = self.exact_step_clipped(from, hyper, &mut clip, now, params, grad, exchange);
+            let done = self.exact_step_clipped(hyper, &mut clip, now, params, grad, exchange);
             hyper.clip = Some(clip);
             return done;
         }
@@ -174,7 +187,7 @@ impl Moments {
         let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
         if let Some(contributions) = exchange.own_exact_mean(now) {
             if contributions > 0 {
-                hyper.step_on(from, grad, vectors, exchange);
+                hyper.step_on(grad, vectors, exchange);
                 self.updates += 1;
             }
             return Ok(());
@@ -184,7 +197,7 @@ impl Moments {
             now,
             vectors,
             |tile, _, z| grad.with(tile, |g| update::copy(g, z)),
-            |tile, vectors, mean| hyper.step_on_tile(from, tile, mean, vectors),
+            |tile, vectors, mean| hyper.step_on_tile(tile, mean, vectors),
         )?;
         self.updates += u64::from(contributions > 0);
         Ok(())
@@ -193,7 +206,6 @@ impl Moments {
     /// The same in two passes: the norm of the mean must be known before the mean is used.
     fn exact_step_clipped(
         &mut self,
-        from: Momentum,
         hyper: &mut Hyper,
         clip: &mut Clip,
         now: &Now<'_>,
@@ -214,7 +226,7 @@ impl Moments {
         let (mean, factor) = clip.mean();
         hyper.shrink(factor);
         let vectors = Vectors { read: [], write: [&mut self.m[..], &mut self.v, params] };
-        hyper.step_on(from, mean, vectors, exchange);
+        hyper.step_on(mean, vectors, exchange);
         self.updates += 1;
         Ok(())
     }

@@ -28,7 +28,7 @@ class Run:
         torch.manual_seed(0)  # every rank starts from the same parameters
         model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
         torch.manual_seed(1 + self.accelerator.process_index)  # every rank drops units of its own
-        self.thin = thinwire.ZeroOneAdam(model.parameters(), lr=LR, sync_every=4)
+        self.thin = thinwire.ZeroOneAdam(model.parameters(), lr=LR, sync_every=4, variance_gap=8)
         schedule = torch.optim.lr_scheduler.LambdaLR(self.thin, lambda t: min((t + 1) / WARMUP, 1 - t / STEPS))
         self.model = self.accelerator.prepare_model(model, evaluation_mode=True)
         self.optimizer, self.scheduler = self.accelerator.prepare(self.thin, schedule)

@@ -22,7 +22,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
 found = os.path.exists(os.path.join(folder, "manifest.json"))
 dist.barrier()  # before anybody writes
-optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, sync_every=4, resume=folder if found else None)
+optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, sync_every=4, variance_gap=8, resume=folder if found else None)
 
 for step in range(100):
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1000 * step + rank))

@@ -242,7 +242,9 @@ impl Worker {
         self.with(py, None, |worker| worker.restore(&mut params, |entries| pour(&found, entries)))
     }
 
-    /// What this worker has sent and waited for so far, as a dict.
+    /// What this worker has sent and waited for so far, as a dict: bytes, messages, rounds, seconds. `jumps` are steps that moved a
+    /// parameter by more than 100 learning rates; `first_jump` is None, or the first one's `step` and `parameter`, a place in the flat
+    /// vector.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut stage = self.lock()?;
         let traffic = match &mut *stage {
@@ -281,6 +283,16 @@ impl Worker {
         self.with(py, None, |worker| {
             worker.skip_non_finite();
             Ok(())
+        })
+    }
+
+    /// The first jump's step and parameter, without the rest of the traffic: asked after every step.
+    #[getter]
+    fn _first_jump(&self) -> PyResult<Option<(u64, usize)>> {
+        let stage = self.lock()?;
+        Ok(match &*stage {
+            Stage::Met(worker) => worker.traffic().first_jump.map(|jump| (jump.step, jump.parameter)),
+            _ => None,
         })
     }
 

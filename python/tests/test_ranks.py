@@ -25,7 +25,7 @@ from thinwire._wire import Wire
 WORDS = {
     "AdamW": {},
     "OneBitAdam": {"warmup": 5},
-    "ZeroOneAdam": {"sync_every": 4},
+    "ZeroOneAdam": {"sync_every": 4, "variance_gap": 8},
     "EfficientAdam": {},
 }
 REPLAY = os.environ.get("THINWIRE_REPLAY")  # crates/thinwire/examples/replay.rs, built with the feature mpi

@@ -14,6 +14,7 @@ import thinwire
 from thinwire import _schedule
 
 TABLE = {"peak": 1e-2, "warmup": 10, "decay": "cosine", "steps": 100}
+EARLY = {"freeze": 40}  # by default so short a run has nothing but exact rounds
 
 
 def cosine(step):
@@ -127,7 +128,7 @@ def seen_by(scheduler):
 def test_a_scheduler_is_read_and_left_alone(kind, caplog):
     build, peak, warmup = SCHEDULERS[kind]
     model = tiny_gpt()
-    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, steps=100)
+    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, steps=100, **EARLY)
     scheduler = build(optimizer)
     before = seen_by(scheduler)
     optimizer.follow(scheduler)
@@ -157,7 +158,7 @@ def test_following_is_building_with_the_schedule():
     for follows in (True, False):
         model = tiny_gpt()
         words = {"steps": 100} if follows else {"schedule": cosine, "steps": 100}
-        optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, **words)
+        optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, **words, **EARLY)
         scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: cosine(step) / 1e-2)
         if follows:
             optimizer.follow(scheduler)
@@ -203,7 +204,7 @@ def test_schedulers_that_cannot_be_followed():
 def scheduled(rank, words, n_steps, first=0, follow=True, state=None):
     """A model and its optimizer after some steps under a scheduler."""
     model = tiny_gpt(seed=0 if state is None and "resume" not in words else 5)
-    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, **words)
+    optimizer = thinwire.ZeroOneAdam(model.parameters(), lr=1e-2, **words, **EARLY)
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: wsd(step) / 1e-2)
     if follow:
         optimizer.follow(scheduler, steps=100)
@@ -228,12 +229,12 @@ def halves(rank, folder):
     state = (optimizer.state_dict(), scheduler.state_dict())
     optimizer.save(folder)
     with pytest.raises(ValueError, match=r"call follow\(scheduler\) before this"):
-        thinwire.ZeroOneAdam(tiny_gpt().parameters(), lr=1e-2).load_state_dict(state[0])
+        thinwire.ZeroOneAdam(tiny_gpt().parameters(), lr=1e-2, **EARLY).load_state_dict(state[0])
     loaded, *_ = scheduled(rank, {}, 10, 85, state=state)
     ends = []
     for follow in (True, False):  # the checkpoint knows the schedule
         resumed = tiny_gpt(5)
-        optimizer = thinwire.ZeroOneAdam(resumed.parameters(), lr=1e-2, resume=folder)
+        optimizer = thinwire.ZeroOneAdam(resumed.parameters(), lr=1e-2, resume=folder, **EARLY)
         again = lr_scheduler.LambdaLR(optimizer, lambda step: wsd(step) / 1e-2)
         again.load_state_dict(state[1])
         optimizer.param_groups[0]["lr"] = again.get_last_lr()[0]

@@ -13,7 +13,7 @@ from engine import gradient, start, together, train
 import thinwire
 
 NAMES = ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam"]
-WORDS = {"zero-one-adam": {"sync_every": 4}, "one-bit-adam": {"warmup": 5}}
+WORDS = {"zero-one-adam": {"sync_every": 4, "variance_gap": 8}, "one-bit-adam": {"warmup": 5}}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,7 +33,7 @@ def test_replicas_are_equal_after_a_sync(name, n):
 
 def test_what_is_planned_is_what_is_sent():
     def work(end):
-        params, worker = train(end, "zero-one-adam", steps=40, sync_every=4)
+        params, worker = train(end, "zero-one-adam", steps=40, sync_every=4, variance_gap=8)
         return worker.plan(40), worker.traffic()
 
     for plan, traffic in together(3, work):

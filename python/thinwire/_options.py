@@ -69,6 +69,7 @@ class _OneBit(TypedDict, total=False):
 class _ZeroOne(TypedDict, total=False):
     kappa: int
     variance_gap: int
+    variance_longest: int
     freeze: int | Literal["never"]
     variance_steps: list[int]
     sync: Literal["follow-lr", "doubling", "every", "custom"]

@@ -50,7 +50,7 @@ class Replica(Optimizer):
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """The parameters that all ranks would have after an exact sync, for evaluation, and then this rank's own again.
+        """The mean of all ranks' parameters, for evaluation, and then this rank's own again.
 
         Unlike :meth:`sync` it leaves the training as it was, to the bit. Between two syncs of 0/1 Adam it averages the parameters,
         32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.

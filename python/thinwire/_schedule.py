@@ -80,6 +80,8 @@ def sampled(schedule: Any, steps: int | None) -> Course:
 
 def course_of(rates: Sequence[Any], first: int = 0) -> Course:
     """The course through these rates."""
+    if not rates:
+        raise ValueError("invalid steps = 0: expected the number of steps of the run, at least 1")
     numbers = [_rate(rate, first + step) for step, rate in enumerate(rates)]
     peak = max(numbers)
     if peak == 0.0:

@@ -59,18 +59,23 @@ def own(state_dict: dict[str, Any], rank: int, size: int) -> dict[str, Any] | No
     me, first = place(rank, size), place(0, size)
     states, others = state_dict[MINE], state_dict.get(OTHERS, {})
     if me in states:
-        return dict(states[me])
+        return _on_host(states[me])
     if me not in others or first not in states:
         return None
     base, part = states[first], others[me]
     values = {name: part.get(f"values.{name}", value) for name, value in base["values"].items()}
-    return {**base, **{name: part[name] for name in VECTORS if name in part}, "values": values, "rank": rank}
+    return _on_host({**base, **{name: part[name] for name in VECTORS if name in part}, "values": values, "rank": rank})
 
 
 def first(state_dict: dict[str, Any]) -> dict[str, Any] | None:
     """Rank 0's state, of however many ranks, if it is there."""
     found = [state for key, state in state_dict[MINE].items() if key.startswith("rank-0-of-")]
-    return dict(found[0]) if found else None
+    return _on_host(found[0]) if found else None
+
+
+def _on_host(state: dict[str, Any]) -> dict[str, Any]:
+    """The state in the host's memory: frameworks load a checkpoint straight to their device."""
+    return {name: _on_host(value) if isinstance(value, dict) else value.cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 def places(state_dict: dict[str, Any]) -> str:

@@ -339,6 +339,8 @@ class _Compressed(Checkpointed):
                 _tell_others(self._process_group, error)
             raise
         if not begun:
+            with torch.no_grad():
+                self._flat.take_params()  # what the program has changed since the optimizer was built
             if self._wire is not None:
                 self._wire.close()  # the engine's worker has posted receives on it, and nobody can take those back
             self._wire = _connect(self._process_group, self._deadline, self._listing)

@@ -116,6 +116,13 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
         "{} holds a finished comparison; take another folder by --out, or replace it by --overwrite",
         out.display()
     );
+    let begun = |name: &String| Content::of(&out.join(name)) != Content::Nothing;
+    let unfinished = read_list(out).is_ok_and(|names| names.iter().any(begun));
+    anyhow::ensure!(
+        overwrite || !unfinished,
+        "{} holds an unfinished comparison; go on with it by --resume, take another folder by --out, or replace it by --overwrite",
+        out.display()
+    );
     Ok(())
 }
 

@@ -67,7 +67,9 @@ pub enum Content {
 
 impl Content {
     pub fn of(dir: &Path) -> Content {
-        match (dir.join("summary.json").exists(), dir.join("checkpoint").exists()) {
+        // A comparison and a server's run have files of their own: not to be mixed with those of a run.
+        let other = ["compare.json", "run.json"].iter().any(|file| dir.join(file).exists());
+        match (other || dir.join("summary.json").exists(), dir.join("checkpoint").exists()) {
             (true, _) => Content::Finished,
             (_, true) => Content::Unfinished,
             _ => Content::Nothing,

@@ -1,6 +1,6 @@
 //! Whether a run is long enough for its optimizer to gain anything.
 //!
-//! A variance needs about a hundred exact rounds, whatever the length of the run. 1-bit Adam and 0/1 Adam begin to save after them, so a
+//! A variance needs a hundred exact rounds and more, whatever the length of the run. 1-bit Adam and 0/1 Adam begin to save after them, so a
 //! run of a few hundred steps saves little: better said before it than found out after it.
 
 use thinwire::{Config, Plan};
@@ -20,7 +20,7 @@ pub fn short(config: &Config, plan: &Plan) -> Option<String> {
             "{steps} steps are too few for {name} to gain anything: all of its rounds are exact, as Adam's are"
         )),
         part if part >= MUCH => Some(format!(
-            "a short run for {name}: {exact} of {steps} rounds are exact, since a variance takes about 100 of them at any length; \
+            "a short run for {name}: {exact} of {steps} rounds are exact, since a variance takes a hundred of them and more at any length; \
              it sends {:.1} bits a parameter a step, Adam 32",
             plan.bits_per_param_per_step()
         )),

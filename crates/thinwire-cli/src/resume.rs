@@ -137,7 +137,9 @@ impl Resumed {
     pub fn relabel(&self, dir: &Path) -> Result<()> {
         let folder = dir.join("checkpoint");
         let mut manifest = Checkpoint::open(&folder)?.manifest;
-        manifest.config["learning_rate"] = serde_json::to_value(&self.job.config.learning_rate)?;
+        let config =
+            manifest.config.as_object_mut().context("the checkpoint's manifest.json: config is not a table")?;
+        config.insert("learning_rate".to_owned(), serde_json::to_value(&self.job.config.learning_rate)?);
         write_beside(&self.job, dir)?;
         train::write(&folder.join("manifest.json"), &(serde_json::to_string_pretty(&manifest)? + "\n"))?;
         train::write_settings(&self.job, dir)?;

@@ -309,10 +309,11 @@ impl Loop<'_> {
     }
 
     fn save(&mut self) -> Result<()> {
+        self.worker.save(&self.session.checkpoint(), &self.params)?;
         if resume::writes_beside(self.worker.rank()) {
             resume::write_beside(self.session.job, self.session.dir)?;
         }
-        Ok(self.worker.save(&self.session.checkpoint(), &self.params)?)
+        Ok(())
     }
 
     fn end(self, score: Option<Score>, first: u64, units: usize, began: Instant) -> End {

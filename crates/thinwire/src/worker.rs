@@ -70,8 +70,8 @@ impl Worker {
         // A word that there was not yet when it was saved stands at its default.
         let then = Config::from_json(&saved.manifest.config.to_string()).and_then(|config| config.resolved());
         let then = then.map_err(|error| Error::checkpoint(dir, format!("its configuration: {error}")))?;
-        if let Some((key, now, then)) = worker.config.hinders(&then) {
-            return Err(Error::checkpoint(dir, format!("{key} was {then} when it was saved, and is {now} now")));
+        if let Some(problem) = worker.config.differs_from_saved(&then) {
+            return Err(Error::checkpoint(dir, problem));
         }
         let (rank, hosts) = (worker.rank(), worker.hosts.clone());
         let regrouped = saved.read(rank, &hosts, &mut worker.entries(&mut loaded))?;
@@ -127,7 +127,7 @@ impl Worker {
         for (worker, theirs) in theirs.iter().enumerate() {
             let malformed = |error: serde_json::Error| Error::Malformed { worker, problem: error.to_string() };
             let theirs = serde_json::from_slice(theirs).map_err(malformed)?;
-            if let Some((field, here, there)) = difference(&ours, &theirs, &OWN) {
+            if let Some((field, here, there)) = differences(&ours, &theirs, &OWN).into_iter().next() {
                 return Err(Error::Disagreement { worker, field, there, me: self.rank(), here });
             }
         }
@@ -454,7 +454,18 @@ fn window(len: usize, t: u64) -> Range<usize> {
 impl Config {
     /// The word that keeps a run from going on here that was configured as `then`, both resolved: its value here and its value then.
     pub fn hinders(&self, then: &Config) -> Option<(String, String, String)> {
-        difference(&words(self), &words(then), &INDIFFERENT)
+        differences(&words(self), &words(then), &INDIFFERENT).into_iter().next()
+    }
+
+    /// What keeps a run from going on here that was saved with the configuration `then`, both resolved, for people: all of it, since
+    /// whoever gives one option as it was would hear of the next.
+    pub fn differs_from_saved(&self, then: &Config) -> Option<String> {
+        let all = differences(&words(self), &words(then), &INDIFFERENT);
+        let shown = |(key, now, then): &(String, String, String)| {
+            format!("{key} was {then} when it was saved, and is {now} now")
+        };
+        let shown = all.iter().map(shown).collect::<Vec<_>>().join("; ");
+        (!all.is_empty()).then_some(shown)
     }
 }
 
@@ -462,17 +473,18 @@ fn words(config: &Config) -> Value {
     serde_json::to_value(config).expect("a configuration is plain data")
 }
 
-/// The first word, but for the `indifferent`, on which `ours` and `theirs` differ, and both values.
-fn difference(ours: &Value, theirs: &Value, indifferent: &[&str]) -> Option<(String, String, String)> {
+/// The words, but for the `indifferent`, on which `ours` and `theirs` differ, and both values.
+fn differences(ours: &Value, theirs: &Value, indifferent: &[&str]) -> Vec<(String, String, String)> {
     let empty = Map::new();
     let (ours, theirs) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
-    // The name first: with another optimizer most of the other words differ too.
-    let keys = ["name"].into_iter().chain(ours.keys().chain(theirs.keys()).map(String::as_str));
+    let only_theirs = theirs.keys().filter(|key| !ours.contains_key(*key));
     let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
-    keys.filter(|key| !indifferent.contains(key))
-        .map(|key| (key, ours.get(key), theirs.get(key)))
-        .find(|(_, ours, theirs)| ours != theirs)
-        .map(|(key, ours, theirs)| (key.to_owned(), shown(ours), shown(theirs)))
+    let keys = ours.keys().chain(only_theirs).map(String::as_str).filter(|key| !indifferent.contains(key));
+    let differing = keys.filter(|key| ours.get(*key) != theirs.get(*key));
+    let mut all: Vec<_> = differing.map(|key| (key.to_owned(), shown(ours.get(key)), shown(theirs.get(key)))).collect();
+    // The name first: with another optimizer most of the other words differ too.
+    all.sort_by_key(|(key, ..)| key != "name");
+    all
 }
 
 #[cfg(test)]

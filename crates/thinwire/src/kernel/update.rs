@@ -49,6 +49,18 @@ pub const NOISE: f32 = 100.0;
 /// A step that moves a parameter by more learning rates than this is counted and told.
 pub const JUMP: f32 = 100.0;
 
+/// `value`, at most `most` on either side of 0. NaN stays NaN; `f32::clamp` would do that too, but may panic, which no loop survives.
+#[inline(always)]
+fn within(value: f32, most: f32) -> f32 {
+    if value > most {
+        most
+    } else if value < -most {
+        -most
+    } else {
+        value
+    }
+}
+
 impl Scalars {
     /// P = √(v / (1 − β2^j)) + ε.
     #[inline(always)]
@@ -73,7 +85,7 @@ impl Scalars {
         let most = if v > 0.0 { self.limit * rate } else { LIMIT * rate };
         let noise = NOISE * most;
         let trust = if (v > 0.0) & (update.abs() > noise) { noise / update.abs() } else { 1.0 };
-        trust * update.min(most).max(-most)
+        trust * within(update, most)
     }
 
     /// What to take of a momentum that a coarse mean left, before it counts in exact steps.
@@ -82,7 +94,7 @@ impl Scalars {
         let most = if v > 0.0 { self.limit * p } else { LIMIT * p };
         let noise = NOISE * most;
         let trust = if m.abs() > noise { noise / m.abs() } else { 1.0 };
-        trust * m.min(most).max(-most)
+        trust * within(m, most)
     }
 
     /// Where a step of [`adam`] or [`adam_after_coarse`] that returned true has moved x by more than `jump`.

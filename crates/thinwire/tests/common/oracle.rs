@@ -295,7 +295,7 @@ impl Setup {
             bias_correction: true,
             rate: vec![1.0; d],
             weight_decay: vec![0.0; d],
-            limit: f64::from(thinwire::kernel::update::LIMIT),
+            limit: 1.0, // not the engine's constant, which is to be held to it
         }
     }
 }

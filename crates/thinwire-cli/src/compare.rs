@@ -116,14 +116,18 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
         "{} holds a finished comparison; take another folder by --out, or replace it by --overwrite",
         out.display()
     );
-    let begun = |name: &String| Content::of(&out.join(name)) != Content::Nothing;
-    let unfinished = read_list(out).is_ok_and(|names| names.iter().any(begun));
-    anyhow::ensure!(
-        overwrite || !unfinished,
-        "{} holds an unfinished comparison; go on with it by --resume, take another folder by --out, or replace it by --overwrite",
-        out.display()
-    );
-    Ok(())
+    let names = read_list(out).unwrap_or_default(); // a folder without a list holds no comparison
+    let begun = names.iter().any(|name| Content::of(&out.join(name)) != Content::Nothing);
+    let unfinished = names.iter().map(|name| out.join(name)).find(|run| Content::of(run) != Content::Finished);
+    match unfinished {
+        Some(run) if begun && !overwrite => anyhow::bail!(
+            "{} holds a comparison whose {} is not finished; go on with it by `compare --resume`, take another folder by --out, or \
+             replace it by --overwrite",
+            out.display(),
+            run.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {

@@ -39,6 +39,6 @@ fn main() -> Result<()> {
     println!("sent {} bytes a worker; Adam would have sent {adam}", traffic.bytes_sent);
 
     assert!(ends.iter().all(|(other, _)| other == x), "all replicas are bit-identical after a sync");
-    assert!(error < 0.01 && traffic.bytes_sent * 8 < adam);
+    assert!(error < 0.01 && traffic.bytes_sent * 5 < adam);
     Ok(())
 }

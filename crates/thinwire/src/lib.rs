@@ -15,7 +15,7 @@
 //!     let config = Config { sync_every: Some(4), ..Config::new(Name::ZeroOneAdam) };
 //!     let mut x = vec![1.0_f32; 1000];
 //!     let mut worker = Worker::new(&config, &x, Box::new(group))?;
-//!     for _ in 0..200 {
+//!     for _ in 0..1000 {
 //!         let gradient = x.clone(); // of ‖x‖²/2
 //!         worker.step(&mut x, &gradient, 0.02)?;
 //!     }

@@ -90,10 +90,10 @@ fn one_workers_state_serves_any_number_of_workers() {
                     let now = replica.worker.state_of_one().iter().map(words).collect::<Vec<_>>();
                     assert!(now == kept && replica.x == x, "{case}, {stop}");
                 } else {
-                    // But for the decay of what was added since the sync.
+                    // But for the decay of what was added since the sync, and for what limits cut off step by step and now at once.
                     let (off, moved) = (distance(&replica.x, &x), distance(&anchor, &x));
                     assert!(
-                        off < 0.02 * moved,
+                        off < 0.05 * moved,
                         "{case}, {stop}: {off} from rank 0's own parameters, which moved by {moved}"
                     );
                 }

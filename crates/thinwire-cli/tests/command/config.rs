@@ -31,8 +31,8 @@ fn flags_count_more_than_the_file() {
 #[test]
 fn set_reaches_the_optimizer() {
     let place = Place::new();
-    let plain = place.train("--out plain");
-    let set = place.train("--set kappa=4 --set codec=uniform4 --out set");
+    let plain = place.train("--set freeze=3 --out plain");
+    let set = place.train("--set freeze=3 --set kappa=4 --set codec=uniform4 --out set");
     let config = place.read("set/config.toml");
     for word in ["kappa = 4", "codec_up = \"uniform4\"", "codec_down = \"uniform4\""] {
         assert!(config.contains(word), "{config}");

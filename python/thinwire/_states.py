@@ -75,7 +75,12 @@ def first(state_dict: dict[str, Any]) -> dict[str, Any] | None:
 
 def _on_host(state: dict[str, Any]) -> dict[str, Any]:
     """The state in the host's memory: frameworks load a checkpoint straight to their device."""
-    return {name: _on_host(value) if isinstance(value, dict) else value.cpu() if isinstance(value, Tensor) else value for name, value in state.items()}
+    moved = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            value = _on_host(value)
+        moved[name] = value.cpu() if isinstance(value, Tensor) else value
+    return moved
 
 
 def places(state_dict: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ pub fn placed(settings: &mut Settings, flags: &Common, team: &Team) {
     settings.hosts = if team.size().is_some() { None } else { flags.hosts.or(settings.hosts) };
 }
 
-/// Whether the checkpoint in `dir` is of this run. Checkpoints of before there was `run.toml` are for the engine to check.
+/// Whether the checkpoint in `dir` is of this run. Older checkpoints have no `run.toml`: those the engine checks.
 fn check(job: &Job, dir: &Path, other_steps: bool) -> Result<()> {
     let path = dir.join("checkpoint").join(SETTINGS);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };

@@ -191,7 +191,7 @@ fn what_does_not_belong_together_does_not_go_on() {
     std::fs::rename(place.path("one/checkpoint"), place.path("two/checkpoint")).unwrap();
     std::fs::rename(place.path("kept"), place.path("one/checkpoint")).unwrap();
     place.thinwire("train --resume one --quiet").succeeds();
-    // A checkpoint of before there was this.
+    // An older checkpoint, which has no run.toml.
     std::fs::remove_file(place.path("two/checkpoint/run.toml")).unwrap();
     place.thinwire("train --resume two --quiet").succeeds();
 }

@@ -74,7 +74,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://{hosts[0]}:29400", rank=rank, world_size=len(hosts), timeout=timedelta(minutes=10))
-    text = gzip.open(ROOT / "data/shakespeare.txt.gz").read()
+    text = gzip.open(ROOT / "crates/thinwire-models/data/shakespeare.txt.gz").read()
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     train, held_out = data[: len(data) * 9 // 10], data[len(data) * 9 // 10 :]
     torch.manual_seed(0)

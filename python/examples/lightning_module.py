@@ -51,8 +51,8 @@ class Halves(lightning.LightningModule):
 
     def configure_optimizers(self):
         schedule = {"peak": LR, "warmup": WARMUP, "decay": "cosine", "steps": STEPS}
-        # freeze: by default so short a run has nothing but exact rounds.
-        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, schedule=schedule, freeze=32)
+        # freeze, sync_longest: by default so short a run has nothing but exact rounds.
+        optimizer = thinwire.ZeroOneAdam(self.parameters(), lr=LR, schedule=schedule, freeze=32, sync_longest=16)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda t: min((t + 1) / WARMUP, 0.5 + 0.5 * math.cos(math.pi * max(0, t - WARMUP) / (STEPS - WARMUP)))
         )

@@ -25,8 +25,8 @@ class ThinTrainer(Trainer):
     def create_optimizer(self, model=None):
         if self.optimizer is None:
             schedule = {"peak": LR, "warmup": WARMUP, "decay": "cosine", "steps": STEPS}
-            # freeze: by default so short a run has nothing but exact rounds.
-            self.optimizer = thinwire.ZeroOneAdam(self.model.parameters(), lr=LR, clip=1.0, schedule=schedule, freeze=24)
+            # freeze, sync_longest: by default so short a run has nothing but exact rounds.
+            self.optimizer = thinwire.ZeroOneAdam(self.model.parameters(), lr=LR, clip=1.0, schedule=schedule, freeze=24, sync_longest=16)
             self.thin = self.optimizer  # accelerate will put a wrapper around the other
         return self.optimizer
 

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use thinwire::Pieces;
-use thinwire::kernel::reduce;
+use thinwire::inside::kernel::reduce;
 
 /// A number type that arrays may hold here, and what NumPy and PyTorch call it.
 pub trait Element: Copy + 'static {
@@ -48,6 +48,7 @@ impl Place {
             let kind = array.get_type();
             return Err(PyTypeError::new_err(format!("{what} must be a NumPy array or a PyTorch tensor, not {kind}")));
         };
+        place.check::<T>(what)?;
         if place.len > 0 && !place.address.is_multiple_of(align_of::<T>()) {
             return Err(PyValueError::new_err(format!("{what} must be aligned to {} bytes", align_of::<T>())));
         }
@@ -67,7 +68,20 @@ impl Place {
         }
         let (address, read_only) = word("data")?.extract::<(usize, bool)>()?;
         let shape = word("shape")?.cast_into::<PyTuple>()?.extract::<Vec<usize>>()?;
-        Ok(Place { _array: array.clone().unbind(), address, len: shape.iter().product(), writeable: !read_only })
+        // A product that wraps would look small.
+        let len = shape.iter().try_fold(1usize, |len, side| len.checked_mul(*side));
+        let len = len.or(shape.contains(&0).then_some(0)).ok_or_else(|| no_memory(what))?;
+        Ok(Place { _array: array.clone().unbind(), address, len, writeable: !read_only })
+    }
+
+    /// Whether memory can be there at all: not at address 0, and not more than there are addresses.
+    fn check<T: Element>(&self, what: &str) -> PyResult<()> {
+        let bytes = self.len.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
+        let end = bytes.and_then(|bytes| self.address.checked_add(bytes));
+        match self.len == 0 || self.address != 0 && end.is_some() {
+            true => Ok(()),
+            false => Err(no_memory(what)),
+        }
     }
 
     fn of_torch<T: Element>(tensor: &Bound<'_, PyAny>, what: &str) -> PyResult<Place> {
@@ -111,6 +125,10 @@ impl Place {
 
 fn wrong_type<T: Element>(what: &str, got: &str) -> PyErr {
     PyValueError::new_err(format!("{what} must be {}, not {got}", T::NAME))
+}
+
+fn no_memory(what: &str) -> PyErr {
+    PyValueError::new_err(format!("{what} has no memory of the size that its shape says"))
 }
 
 fn shared_memory() -> PyErr {

@@ -4,7 +4,7 @@ use crate::bridge::{Borrowed, Element, readable, writeable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use thinwire::optimizer::Slot;
+use thinwire::inside::state::Slot;
 
 /// Copies `values` to the array `name` of `into`.
 pub fn fill<T: Element>(into: &Bound<'_, PyDict>, name: &str, values: &[T]) -> PyResult<()> {

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use thinwire::groups::Groups;
-use thinwire::optimizer::{Entry, Slot};
+use thinwire::inside::machine::Groups;
+use thinwire::inside::state::{Entry, Slot};
 use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 
 /// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
@@ -121,7 +121,8 @@ impl Worker {
         self.with(py, None, |worker| match &rates {
             None => worker.step(params.slice_mut(), grad.slice(), lr),
             Some(rates) => worker.step_with_rates(params.slice_mut(), grad.slice(), lr, rates),
-        })
+        })?;
+        Ok(())
     }
 
     /// One step with the gradient of each tensor where it lies, for `_flat.py`: addresses, None where there is none, and lengths.
@@ -146,7 +147,8 @@ impl Worker {
         self.meet(py, start)?;
         self.with(py, None, |worker| {
             worker.step_on(params.slice_mut(), Gradient::Pieces(&pieces), lr, rates.as_deref())
-        })
+        })?;
+        Ok(())
     }
 
     /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.

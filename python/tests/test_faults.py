@@ -90,7 +90,7 @@ def waits(rank, folder):
         step_of(model, optimizer)
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
-        with pytest.raises(RuntimeError, match="stopped in the middle"):
+        with pytest.raises(RuntimeError, match="stopped at an earlier error"):
             optimizer.state_dict()  # of half a step
         return "interrupted"
     except (RuntimeError, ConnectionError) as error:
@@ -268,7 +268,7 @@ def goes_on_from_a_checkpoint(rank, bad, folder):
         run(optimizer, model, 14, 24)
     except FloatingPointError as error:
         told = (optimizer._worker.steps, str(error), bool(torch.equal(before, bits(model))))
-        with pytest.raises(RuntimeError, match="stopped in the middle"):
+        with pytest.raises(RuntimeError, match="stopped at an earlier error"):
             optimizer.state_dict()
         del optimizer
         bad = False

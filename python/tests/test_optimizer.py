@@ -386,7 +386,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="betas was .* cycle_momentum=False"):
         optimizer.step()
     for words, complaint in [
-        ({"kappa": 3}, "is no word of adam"),
+        ({"kappa": 3}, "not an option of adam"),
         ({"init": "guess"}, "init"),
         ({"groups": []}, "param_groups"),
         ({"betas": (0.9, 1.5)}, "betas"),

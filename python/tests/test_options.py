@@ -28,7 +28,7 @@ def refusal(words):
 def known_to(name):
     """The options of the engine that an optimizer has, by asking the engine."""
     words = set(re.findall("`([^`]+)`", refusal({"name": name, "nonsense": 1}))) - {"nonsense"}
-    foreign = {word for word in words if any("is no word of" in refusal({"name": name, word: value}) for value in VALUES)}
+    foreign = {word for word in words if any("not an option of" in refusal({"name": name, word: value}) for value in VALUES)}
     return words - foreign
 
 
@@ -59,6 +59,7 @@ CHOICES = {
     "host_codec": "adam",
     "non_finite": "adam",
     "exact_codec": "adam",
+    "residual": "one-bit-adam",
     "residue": "one-bit-adam",
     "sync": "zero-one-adam",
     "theta": "efficient-adam",

@@ -127,7 +127,7 @@ def test_rates_of_groups():
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"kappa": 3}, "is no word of adam"),
+        ({"kappa": 3}, "not an option of adam"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"betas": 0.9}, "betas"),
         ({"colour": "red"}, "colour: there is no such word; accepted: .*betas"),
@@ -149,7 +149,7 @@ def test_arrays_that_do_not_fit():
     for params, complaint in [
         (numpy.zeros(10), "must be float32, not float64"),
         (numpy.zeros(20, numpy.float32)[::2], "contiguous"),
-        (numpy.zeros(9, numpy.float32), "9 values, the worker was built for 10"),
+        (numpy.zeros(9, numpy.float32), "params: expected 10 values, found 9"),
         (locked, "read-only"),
         (unaligned, "aligned"),
         (grad, "share memory"),
@@ -267,3 +267,23 @@ def test_an_end_is_for_one_worker():
 def test_a_worker_built_for_a_number_has_no_state_yet():
     with pytest.raises(RuntimeError, match="no state before its first step"):
         thinwire.Worker("adam", parameters=10).state_dict()
+
+
+class Claims:
+    """An object that claims memory, as whoever writes `__array_interface__` by hand may."""
+
+    def __init__(self, address, shape):
+        self.__array_interface__ = {"version": 3, "typestr": "<f4", "data": (address, False), "shape": shape}
+
+
+@pytest.mark.parametrize(
+    ("address", "shape"),
+    [(0, (4,)), (4096, (2**32, 2**32)), (4096, (2**63, 2)), (4096, (2**62,)), (2**64 - 8, (16,))],
+)
+def test_memory_that_cannot_be_is_refused_before_it_is_read(address, shape):
+    with pytest.raises(ValueError, match="no memory of the size"):
+        thinwire._thinwire.Vector(Claims(address, shape))
+
+
+def test_nothing_may_lie_anywhere():
+    assert len(thinwire._thinwire.Vector(Claims(0, (0, 2**63, 2**63)))) == 0

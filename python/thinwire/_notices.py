@@ -16,16 +16,16 @@ log = logging.getLogger("thinwire")
 
 PATIENCE = 200  # exact steps of an open warm-up before a word about it
 
-ALL_EXACT = 100  # steps: a run that is not longer has nothing but exact rounds
+ENOUGH = 100  # exact rounds that a variance needs, whatever the length of the run
+ALL_EXACT = 250  # steps: a run that is not longer has nothing but exact rounds
 SHORT = 400  # steps: up to here the exact rounds are a large part of the run
-
-SHORT_RUNS = ("one-bit-adam", "zero-one-adam")
 
 # Whoever gives one of these has chosen the exact rounds.
 CHOSEN = (
     "preset",
     "warmup",
     "freeze_step",
+    "variance_dense",
     "kappa",
     "variance_gap",
     "variance_longest",
@@ -50,7 +50,7 @@ class Notices:
         if worker.rank != 0 or config.get("warmup") != "auto":
             self._steps = None
         steps = config.get("learning_rate", {}).get("steps", 0)
-        mine = config["name"] in SHORT_RUNS and config.get("warmup") != "auto" and not any(word in given for word in CHOSEN)
+        mine = "exact_codec" in config and "codec_up" in config and config.get("warmup") != "auto" and not any(word in given for word in CHOSEN)
         if not mine or worker.rank != 0 or worker.steps > 0 or not 0 < steps <= SHORT or self._told_of_length:
             return
         self._told_of_length = True
@@ -61,17 +61,17 @@ class Notices:
                 "is too short to gain anything by it but what a smaller exact_codec gives (%.0f %% of the bytes of Adam in float32)",
                 config["name"],
                 steps,
-                ALL_EXACT,
+                ENOUGH,
                 100 * part,
             )
         else:
             log.warning(
-                "%s on a run of %d steps has %d exact rounds, for about %d are needed whatever the length. So it saves less here than in "
+                "%s on a run of %d steps has %d exact rounds, because about %d are needed whatever the length. So it saves less here than in "
                 "longer runs: it sends %.0f %% of the bytes of Adam in float32",
                 config["name"],
                 steps,
                 exact,
-                ALL_EXACT,
+                ENOUGH,
                 100 * part,
             )
 

@@ -58,7 +58,8 @@ class _Coarse(TypedDict, total=False):
     codec: str
     codec_up: str
     codec_down: str
-    residue: Exact
+    residual: Exact
+    residue: Exact  # the old name of residual
 
 
 class _OneBit(TypedDict, total=False):
@@ -67,6 +68,7 @@ class _OneBit(TypedDict, total=False):
 
 
 class _ZeroOne(TypedDict, total=False):
+    variance_dense: int
     kappa: int
     variance_gap: int
     variance_longest: int

@@ -1,6 +1,10 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::export::Export;
+use crate::generate::Generate;
+use crate::inspect::Inspect;
+use crate::pages::{Completions, Man};
 use crate::plan::arguments::Plan;
 use crate::units::{bandwidth, number};
 use clap::{Args, Parser, Subcommand};
@@ -27,7 +31,7 @@ pub enum Command {
     Bench(Bench),
     /// Keep a run for workers that come and go: a parameter server. The flags of `train` say what runs
     #[cfg(feature = "server")]
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Work for a parameter server, which says what runs
     #[cfg(feature = "server")]
     Join(Join),
@@ -40,6 +44,16 @@ pub enum Command {
     },
     /// Turn run folders into one self-contained HTML page with plots
     Report(Report),
+    /// Show what is in a checkpoint: tensors, sizes, norms, step and options
+    Inspect(Inspect),
+    /// Write text with a trained gpt
+    Generate(Generate),
+    /// Write the trained parameters as one safetensors file, for PyTorch and Hugging Face
+    Export(Export),
+    /// Print a script that completes commands and flags in a shell
+    Completions(Completions),
+    /// Print the manual page, or write those of all commands into a folder
+    Man(Man),
 }
 
 #[derive(Args)]
@@ -68,7 +82,7 @@ pub struct Compare {
         value_name = "A,B,C",
         value_delimiter = ',',
         conflicts_with = "resume",
-        default_value = "adam,one-bit-adam,zero-one-adam,efficient-adam"
+        default_values_t = every_optimizer()
     )]
     pub optimizers: Vec<String>,
     #[command(flatten)]
@@ -117,6 +131,7 @@ pub struct Probe {
     mut_arg("transport", |arg| arg.hide(true)),
     mut_arg("hosts", |arg| arg.hide(true)),
     mut_arg("hierarchy", |arg| arg.hide(true)),
+    mut_arg("tensorboard", |arg| arg.hide(true)),
     mut_arg("workers", |arg| arg.help("Workers that the run is made for; fewer or more may come [default: 4]")),
     mut_arg("deadline", |arg| arg.help("Seconds that a round waits for others after its first message [default: 30]")),
     mut_arg("out", |arg| {
@@ -140,9 +155,18 @@ pub struct Serve {
     /// Rounds between snapshots
     #[arg(long, value_name = "ROUNDS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
     pub snapshot_every: u64,
+    /// Snapshots, with the log since the oldest of them: if one is damaged, the one before it counts
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..), help_heading = "Server")]
+    pub keep_snapshots: u16,
+    /// Go on from where the run was after so many rounds; what came after them is dropped
+    #[arg(long, value_name = "ROUND", conflicts_with = "overwrite", help_heading = "Server")]
+    pub back_to: Option<u64>,
     /// The most workers that may have a seat [default: 64, or --workers if that is more]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
     pub max_members: Option<u32>,
+    /// The most seats for workers of one address [default: half of --max-members, or --workers if that is more]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
+    pub max_per_address: Option<u32>,
     /// The server's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server")]
     pub tls_cert: Option<PathBuf>,
@@ -155,6 +179,9 @@ pub struct Serve {
     /// Workers must know what is in this file: at least 16 characters
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub token_file: Option<PathBuf>,
+    /// End when the run has ended, also if it had ended before: its workers have the deadline to fetch the end
+    #[arg(long, help_heading = "Server")]
+    pub exit_when_done: bool,
     /// How the log on standard error looks: text or json
     #[arg(long, value_name = "FORM", default_value = "text", value_parser = ["text", "json"], help_heading = "Server")]
     pub log: String,
@@ -356,6 +383,10 @@ pub struct Common {
     /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub network: Option<PathBuf>,
+    /// Also write event files for TensorBoard into DIR [default: tensorboard in the run's folder]; `compare` makes a folder in it
+    /// for each optimizer
+    #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Results")]
+    pub tensorboard: Option<Option<PathBuf>>,
     /// Settings in TOML, such as the config.toml of a run; flags count more, and what was derived from what they change is
     /// derived anew
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
@@ -366,4 +397,9 @@ pub struct Common {
     /// No progress, no table: only errors
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
+}
+
+/// The names of all optimizers, as `--optimizers` takes them.
+fn every_optimizer() -> Vec<String> {
+    thinwire::inside::Optimizers::all().iter().map(|row| row.name.to_string()).collect()
 }

@@ -72,6 +72,7 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     let mut summaries = Vec::new();
     for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
         job = job.under(name, &given).map_err(Failure::Usage)?;
+        let flags = &in_folder_of(flags, name);
         let ran = train::run(&job, dir, Some(&initial), flags, team).map_err(|failure| again(failure, &out, team))?;
         summaries.extend(ran.map(|(summary, _)| summary));
     }
@@ -86,7 +87,8 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
     let dirs = names.iter().map(|name| out.join(name)).collect::<Vec<_>>();
     let _held_below = folder::hold(&dirs, team)?;
     let mut summaries = Vec::new();
-    for dir in dirs {
+    for (name, dir) in names.iter().zip(dirs) {
+        let flags = &in_folder_of(flags, name);
         let there = |file: &str| dir.join(file).exists();
         let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
         if done {
@@ -101,6 +103,12 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
         summaries.extend(ran.map(|(summary, _)| summary));
     }
     Ok(summaries)
+}
+
+/// The same flags, with a folder of its own for each optimizer's event files.
+fn in_folder_of(flags: &Common, optimizer: &str) -> Common {
+    let tensorboard = flags.tensorboard.as_ref().map(|given| given.as_ref().map(|dir| dir.join(optimizer)));
+    Common { tensorboard, ..flags.clone() }
 }
 
 /// Whether a comparison is in this folder whose runs have all ended.

@@ -130,10 +130,12 @@ pub fn empty(dir: &Path) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error).with_context(|| old.display().to_string()),
         _ => Ok(()), // never there, or another worker was faster
     };
-    for old in ["checkpoint", "plots"].map(|old| dir.join(old)) {
+    for old in ["checkpoint", "plots", crate::tensorboard::FOLDER].map(|old| dir.join(old)) {
         gone(&old, std::fs::remove_dir_all(&old))?;
     }
-    for old in ["summary.json", "report.html", "config.toml", crate::journal::METRICS].map(|old| dir.join(old)) {
+    for old in ["summary.json", "report.html", "config.toml", crate::names::FILE, crate::journal::METRICS]
+        .map(|old| dir.join(old))
+    {
         gone(&old, std::fs::remove_file(&old))?;
     }
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())

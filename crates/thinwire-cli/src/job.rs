@@ -45,13 +45,13 @@ impl BuiltIn {
 }
 
 /// What did best so far for gpt and images: docs/convergence.md. For bert nothing was measured yet: it takes gpt's.
-fn recommended_lr(settings: &Settings, name: Name) -> f64 {
-    match (settings.task, name) {
-        (TaskName::Bert, _) if settings.finetune.is_some() => 3e-4,
-        (TaskName::Gpt | TaskName::Bert, Name::EfficientAdam) => 8e-3,
-        (TaskName::Gpt | TaskName::Bert, _) => 5e-3,
-        (TaskName::Images, _) => 8e-3,
-    }
+fn recommended_lr(settings: &Settings, name: Name) -> Result<f64> {
+    let adams = match settings.task {
+        TaskName::Bert if settings.finetune.is_some() => return Ok(3e-4),
+        TaskName::Images => return Ok(8e-3),
+        TaskName::Gpt | TaskName::Bert => 5e-3,
+    };
+    Ok(adams * Config::new(name).decide()?.algorithm.rate_to_adams())
 }
 
 impl Job {
@@ -77,7 +77,7 @@ impl Job {
         let before = settings.data_digest.get_or_insert_with(|| digest.clone());
         ensure!(*before == digest, "the data has changed since the run began, and it cannot go on as it was");
         let recommended = settings.given.as_ref().map_or(settings.lr, |given| given.lr).is_none();
-        let lr = recommended_lr(&settings, settings.name()?);
+        let lr = recommended_lr(&settings, settings.name()?)?;
         settings.lr.get_or_insert(lr);
         let config = settings.config(task.get().tensors())?;
         settings.keep(&config)?;
@@ -124,13 +124,7 @@ fn built_in(settings: &mut Settings, digest: &mut Xxh3) -> Result<(BuiltIn, Vec<
         let files = images::files(settings.data.as_deref())?;
         return Ok((BuiltIn::Images(ImageTask::new(images, channels, blocks)?), files));
     }
-    let tokenizer = match settings.tokenizer {
-        TokenizerName::Bytes => {
-            ensure!(settings.tokenizer_files.is_none(), "--tokenizer-files is for --tokenizer gpt2");
-            Tokenizer::Bytes
-        }
-        TokenizerName::Gpt2 => Tokenizer::gpt2(settings.tokenizer_files.as_deref())?,
-    };
+    let tokenizer = tokenizer(settings)?;
     if let Some(file) = settings.finetune.clone() {
         ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
         let eval = settings.finetune_eval.clone();
@@ -158,7 +152,18 @@ fn built_in(settings: &mut Settings, digest: &mut Xxh3) -> Result<(BuiltIn, Vec<
     Ok((task, text::files(settings.data.as_deref())?))
 }
 
-fn shape(settings: &Settings, tokenizer: &Tokenizer) -> Shape {
+pub fn tokenizer(settings: &Settings) -> Result<Tokenizer> {
+    match settings.tokenizer {
+        TokenizerName::Bytes => {
+            ensure!(settings.tokenizer_files.is_none(), "--tokenizer-files is for --tokenizer gpt2");
+            Ok(Tokenizer::Bytes)
+        }
+        TokenizerName::Gpt2 => Ok(Tokenizer::gpt2(settings.tokenizer_files.as_deref())?),
+    }
+}
+
+/// The network's sizes. They must be resolved.
+pub fn shape(settings: &Settings, tokenizer: &Tokenizer) -> Shape {
     Shape {
         vocabulary: tokenizer.vocabulary(),
         context: settings.context.expect("resolved"),

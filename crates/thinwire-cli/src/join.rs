@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thinwire_models::{Learner, Score, Share};
+use thinwire_server::certificate;
 use thinwire_server::{Interrupter, JoinOptions, Member, Membership, RemoteGroup};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -32,9 +33,11 @@ const LAST_ROUND: Duration = Duration::from_secs(5);
 pub fn command(arguments: &Join) -> Outcome {
     let there = arguments.out.as_deref().filter(|out| out.is_dir());
     let mut held = there.map(folder::lock).transpose().map_err(Failure::Usage)?;
-    let back = arguments.out.as_ref().and_then(|out| Membership::read(&out.join("checkpoint")));
-    let back = back.filter(|_| !arguments.overwrite);
-    let options = options(arguments, back.as_ref()).map_err(Failure::Usage)?;
+    let saved = arguments.out.as_ref().filter(|_| !arguments.overwrite).map(|out| out.join("checkpoint"));
+    let back = saved.as_deref().and_then(Membership::read);
+    // Killed while it wrote its first checkpoint: there is nothing to go on from but its name.
+    let begun = saved.as_deref().and_then(Membership::begun).map(|begun| begun.name);
+    let options = options(arguments, back.as_ref(), begun).map_err(Failure::Usage)?;
     let name = options.name.clone();
     logging::start(if arguments.quiet { LevelFilter::ERROR } else { LevelFilter::INFO }, false);
     if !arguments.quiet {
@@ -94,9 +97,11 @@ pub fn command(arguments: &Join) -> Outcome {
     Ok(())
 }
 
-fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOptions> {
+fn options(arguments: &Join, back: Option<&Membership>, begun: Option<String>) -> anyhow::Result<JoinOptions> {
     let port = arguments.server.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     ensure!(port.is_some(), "{}: accepted: HOST:PORT, such as 192.0.2.7:7070", arguments.server);
+    // A server with --client-ca knows a worker by the name in its certificate.
+    let certified = arguments.cert.as_deref().map(certificate::name).transpose()?.flatten();
     let name = match (&arguments.name, back) {
         (Some(name), Some(back)) => {
             ensure!(*name == back.name, "--name {name}: the checkpoint in --out is of {}", back.name);
@@ -104,7 +109,10 @@ fn options(arguments: &Join, back: Option<&Membership>) -> anyhow::Result<JoinOp
         }
         (Some(name), None) => name.clone(),
         (None, Some(back)) => back.name.clone(),
-        (None, None) => format!("{}-{}", host().unwrap_or("worker".to_owned()), std::process::id()),
+        (None, None) => match begun.or(certified) {
+            Some(name) => name,
+            None => format!("{}-{}", host().unwrap_or("worker".to_owned()), std::process::id()),
+        },
     };
     Ok(JoinOptions {
         run: back.map(|back| back.run.clone()),
@@ -148,6 +156,8 @@ fn job(arguments: &Join, group: &RemoteGroup) -> anyhow::Result<Job> {
 
 fn prepare(dir: &Path, overwrite: bool) -> anyhow::Result<()> {
     let content = match Content::of(dir) {
+        // A checkpoint that was never finished is nothing that anyone could go on from.
+        Content::Unfinished if !Membership::is_complete(&dir.join("checkpoint")) => "no",
         Content::Nothing => "no",
         Content::Unfinished => "an unfinished",
         Content::Finished => "a finished",

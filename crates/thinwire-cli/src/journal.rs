@@ -4,6 +4,7 @@
 //! for it will write them anew.
 
 use crate::record::{Eval, Metric, Phases, Rounds, Step};
+use crate::tensorboard::Events;
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -16,6 +17,8 @@ const LAST: usize = 50;
 
 pub struct Journal {
     file: BufWriter<File>,
+    /// The same for TensorBoard, if it was asked for.
+    events: Option<Events>,
     pub totals: Totals,
 }
 
@@ -65,7 +68,7 @@ impl Journal {
     pub fn create(dir: &Path) -> Result<Journal> {
         let path = dir.join(METRICS);
         let file = File::create(&path).with_context(|| path.display().to_string())?;
-        Ok(Journal { file: BufWriter::new(file), totals: Totals::default() })
+        Ok(Journal { file: BufWriter::new(file), events: None, totals: Totals::default() })
     }
 
     /// Whether the journal in `dir`, if this worker has one, has all of `steps` steps.
@@ -114,16 +117,27 @@ impl Journal {
         std::fs::write(&draft, kept.join("\n") + if kept.is_empty() { "" } else { "\n" })?;
         std::fs::rename(&draft, &path)?;
         let file = OpenOptions::new().append(true).open(&path)?;
-        Ok(Journal { file: BufWriter::new(file), totals })
+        Ok(Journal { file: BufWriter::new(file), events: None, totals })
+    }
+
+    /// Writes everything from here on to `events` too.
+    pub fn with_events(self, events: Option<Events>) -> Journal {
+        Journal { events, ..self }
     }
 
     pub fn step(&mut self, mut step: Step) -> Result<()> {
         self.totals.add(&step);
         step.bytes_total = self.totals.bytes;
+        if let Some(events) = &mut self.events {
+            events.step(&step)?;
+        }
         self.line(&Metric::Step(step))
     }
 
     pub fn eval(&mut self, eval: Eval) -> Result<()> {
+        if let Some(events) = &mut self.events {
+            events.eval(&eval)?;
+        }
         self.line(&Metric::Eval(eval))
     }
 
@@ -135,6 +149,7 @@ impl Journal {
 
     /// Everything so far is on its way to the disk.
     pub fn flush(&mut self) -> Result<()> {
+        self.events.as_mut().map_or(Ok(()), Events::flush)?;
         Ok(self.file.flush()?)
     }
 }

@@ -12,7 +12,7 @@ const MUCH: f64 = 0.2;
 pub fn short(config: &Config, plan: &Plan) -> Option<String> {
     let (steps, exact) = (plan.steps, plan.rounds.exact);
     let name = config.name;
-    if plan.rounds.coarse + plan.rounds.skipped == 0 && plan.load(thinwire::schedule::Round::Coarse).is_none() {
+    if plan.rounds.coarse + plan.rounds.skipped == 0 && plan.load(thinwire::Round::Coarse).is_none() {
         return None; // Adam, which has only exact rounds
     }
     match exact as f64 / steps.max(1) as f64 {
@@ -31,7 +31,8 @@ pub fn short(config: &Config, plan: &Plan) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::short;
-    use thinwire::schedule::{Decay, LearningRate};
+    use thinwire::LearningRate;
+    use thinwire::options::Decay;
     use thinwire::{Config, Name, Plan};
 
     fn said(name: Name, steps: u64) -> Option<String> {
@@ -42,12 +43,14 @@ mod tests {
 
     #[test]
     fn short_runs_are_told_of_with_their_number_of_exact_rounds() {
-        for name in [Name::OneBitAdam, Name::ZeroOneAdam] {
-            assert!(said(name, 80).is_some_and(|said| said.contains("too few")), "{name}");
-            assert!(said(name, 200).is_some_and(|said| said.contains("100 of 200 rounds are exact")), "{name}");
+        for name in [Name::ONE_BIT_ADAM, Name::ZERO_ONE_ADAM] {
+            assert!(said(name, 200).is_some_and(|said| said.contains("too few")), "{name}");
             assert_eq!(said(name, 5000), None, "{name}");
         }
-        for name in [Name::Adam, Name::EfficientAdam] {
+        let (one_bit, zero_one) = (said(Name::ONE_BIT_ADAM, 400), said(Name::ZERO_ONE_ADAM, 400));
+        assert!(one_bit.is_some_and(|said| said.contains("100 of 400 rounds are exact")));
+        assert!(zero_one.is_some_and(|said| said.contains("130 of 400 rounds are exact")));
+        for name in [Name::ADAM, Name::EFFICIENT_ADAM] {
             assert_eq!(said(name, 80), None, "{name}");
         }
     }

@@ -13,8 +13,11 @@
 //! | [`team`] | where the workers are: threads, or processes of MPI |
 //! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
+//! | [`saved`], [`names`] | a trained network on disk, and the names of its tensors |
+//! | [`language`] | a trained gpt, with its tokenizer and without its data |
+//! | [`tensorboard`] | event files |
 //! | [`units`] | numbers with units, as people write them |
-//! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`] | the commands |
+//! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`], [`inspect`], [`generate`], [`export`], [`pages`] | the commands |
 //!
 //! Standard output carries what was asked for: one JSON object with `--json`, else the tables and the advice of `plan`, `bench`, `probe`
 //! and `compare`. Standard error carries everything else. Exit codes: 0 done, 2 bad usage
@@ -24,20 +27,27 @@ mod arguments;
 mod bench;
 mod compare;
 mod data;
+mod export;
 mod failure;
 mod folder;
+mod generate;
+mod inspect;
 mod job;
 #[cfg(feature = "server")]
 mod join;
 mod journal;
+mod language;
 mod length;
 #[cfg(feature = "server")]
 mod logging;
+mod names;
+mod pages;
 mod plan;
 mod probe;
 mod record;
 mod report;
 mod resume;
+mod saved;
 mod screen;
 #[cfg(feature = "server")]
 mod serve;
@@ -45,6 +55,7 @@ mod session;
 mod settings;
 mod signals;
 mod team;
+mod tensorboard;
 mod train;
 mod units;
 
@@ -85,6 +96,11 @@ fn main() -> ExitCode {
             let missing = "this thinwire was built without the parameter server; build it with --features server, which is the default";
             ended(Err(Failure::Usage(anyhow::anyhow!(missing))), None)
         }
+        Command::Inspect(arguments) => ended(inspect::command(arguments), None),
+        Command::Generate(arguments) => ended(generate::command(arguments), None),
+        Command::Export(arguments) => ended(export::command(arguments), None),
+        Command::Completions(arguments) => ended(pages::completions(arguments), None),
+        Command::Man(arguments) => ended(pages::man(arguments), None),
         Command::Report(arguments) => ended(report_command(arguments), None),
     }
 }

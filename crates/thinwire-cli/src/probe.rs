@@ -15,15 +15,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
-use thinwire::codec::CodecName;
-use thinwire::exchange::{Coding, Codings, Exchange};
-use thinwire::layout::{Shape, Topology};
-use thinwire::message::Operation;
-use thinwire::optimizer::Now;
-use thinwire::residue::Precision;
-use thinwire::schedule::Round;
-use thinwire::tiles::Threads;
-use thinwire::{Collective, Config, Floats, Name};
+use thinwire::CodecName;
+use thinwire::options::Precision;
+use thinwire::{Collective, Floats, MeanOptions};
 
 /// What all errors of the transport say was going on.
 const PROBING: &str = "probing";
@@ -125,7 +119,7 @@ impl fmt::Display for Kind {
             Kind::Exact(CodecName::F32) => f.write_str(EXACT_F32),
             Kind::Exact(codec) => write!(f, "exact mean, {codec}"),
             Kind::Coarse(codec, Precision::F32) => write!(f, "coarse mean, {codec}"),
-            Kind::Coarse(codec, Precision::Bf16) => write!(f, "coarse mean, {codec}, residue bf16"),
+            Kind::Coarse(codec, residual) => write!(f, "coarse mean, {codec}, residual {residual}"),
         }
     }
 }
@@ -308,27 +302,22 @@ fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) ->
 
 /// A mean as the engine takes it in training.
 fn mean(group: Box<dyn Collective>, kind: Kind, arguments: &Probe) -> Result<Mean> {
-    let usual = Config::new(Name::Adam).resolved()?;
-    let (block, bucket) = (usual.block.expect("resolved"), usual.bucket.expect("resolved"));
-    let shape = Shape { values: arguments.values, block, workers: group.size(), topology: Topology::Sharded };
-    let coding = |codec| Coding::new(shape, codec, codec, arguments.bucket.unwrap_or(bucket));
-    let (round, codings) = match kind {
-        Kind::Exact(codec) => (Round::Exact, Codings { exact: Some(coding(codec)), coarse: None }),
-        Kind::Coarse(codec, precision) => {
-            (Round::Coarse, Codings { exact: None, coarse: Some(coding(codec).keeping(precision)) })
-        }
+    let options = match kind {
+        Kind::Exact(codec) => MeanOptions { feedback: false, ..MeanOptions::of(codec) },
+        Kind::Coarse(codec, residual) => MeanOptions { residual, ..MeanOptions::of(codec) },
     };
-    let mut exchange = Exchange::new(shape, codings, group, Threads::new(1)?);
+    let options = MeanOptions { bucket: arguments.bucket.unwrap_or(options.bucket), ..options };
+    let mut mean = thinwire::Mean::boxed(arguments.values, options, group)?;
     let mut x = vector(arguments.values);
     let mut runs = Vec::new();
-    for step in 0..=u64::from(arguments.repeats) {
-        exchange.gather(Operation::Note, step, &[])?;
-        let (began, now) = (Instant::now(), Now { step, lr: 0.0, rates: &[], contributes: true, norm: None });
-        exchange.mean_in_place(round, &now, &mut x)?;
+    for _ in 0..=arguments.repeats {
+        mean.gather(&[])?;
+        let began = Instant::now();
+        mean.take(&mut x)?;
         let took = began.elapsed().as_secs_f64().to_le_bytes();
-        runs.push(slowest(&exchange.gather(Operation::Note, step, &took)?)?);
+        runs.push(slowest(&mean.gather(&took)?)?);
     }
-    let sent = exchange.group.traffic.bytes_sent / (u64::from(arguments.repeats) + 1);
+    let sent = mean.traffic().bytes_sent / (u64::from(arguments.repeats) + 1);
     Ok(Mean::of(kind.to_string(), arguments.values, sent, runs))
 }
 

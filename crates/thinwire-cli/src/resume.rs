@@ -37,7 +37,7 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
     let given = Settings { given: None, ..Settings::of(&free)? };
     ensure!(
         given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --json, --quiet and, \
+        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, \
          for `train`, --steps beside it",
         dir.display()
     );

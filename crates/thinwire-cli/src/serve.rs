@@ -17,6 +17,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use thinwire_server::run::read_spec;
 use thinwire_server::{Retention, Rules, Run, Security, Server, Status, Tls};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -37,7 +38,7 @@ pub fn command(arguments: &Serve) -> Outcome {
     };
     logging::start(level, json);
     let (server, dir) = start(arguments, &bar).map_err(Failure::Usage)?;
-    let finished = server.status().digest.is_some();
+    let finished = server.status().digest.is_some() && !arguments.exit_when_done;
     if finished {
         tracing::info!("the run is at its end; whoever comes can have it, until Ctrl-C");
     }
@@ -77,30 +78,39 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let dir = arguments.common.out.clone().unwrap_or_else(|| folder(&job));
     let rules = rules(arguments, &job)?;
     let told = common_settings(&job)?;
-    let retention = Retention { keep: arguments.keep, snapshot_every: arguments.snapshot_every };
+    let retention = Retention {
+        keep: arguments.keep,
+        snapshot_every: arguments.snapshot_every,
+        snapshots: arguments.keep_snapshots.into(),
+    };
     // Before anything is written, or removed.
     std::net::TcpListener::bind(arguments.listen).with_context(|| format!("--listen {}", arguments.listen))?;
-    if Run::exists(&dir) && arguments.common.overwrite {
+    if arguments.common.overwrite && (Run::exists(&dir) || Run::has_remains(&dir)?) {
         Run::remove_from(&dir)?;
     }
     let again = Run::exists(&dir);
     if !again {
         Run::check_folder(&dir)?;
+        ensure!(arguments.back_to.is_none(), "--back-to: there is no run in {}", dir.display());
     }
-    let run = match again {
-        true => Run::open(&dir, retention)?,
-        false => {
+    if again {
+        // Before anything is cut.
+        let before = with_all_words(&read_spec(&dir)?.job, &job)?;
+        ensure!(
+            before == told,
+            "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
+            dir.display(),
+            difference(&before, &told)
+        );
+    }
+    let run = match (again, arguments.back_to) {
+        (true, Some(rounds)) => Run::open_back_to(&dir, retention, rounds)?,
+        (true, None) => Run::open(&dir, retention)?,
+        (false, _) => {
             let (workers, steps) = (job.settings.workers.expect("resolved"), job.settings.steps.expect("resolved"));
             Run::create(&dir, &job.config, &job.initial()?, workers, steps, told.clone(), retention)?
         }
     };
-    let before = with_all_words(&run.spec.job, &job)?;
-    ensure!(
-        before == told,
-        "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
-        dir.display(),
-        difference(&before, &told)
-    );
     let (rounds, parameters) = (run.rounds(), run.spec.parameters);
     let server = Server::start(run, arguments.listen, rules, security)?;
     tracing::info!(address = %server.address(), rounds, "listening");
@@ -119,7 +129,10 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
             );
             let (address, everywhere) = (server.address(), server.address().ip().is_unspecified());
             let host = if everywhere { format!("{}:{}", this_host(), address.port()) } else { address.to_string() };
-            say!("page      {scheme}://{host}/");
+            let password = server.token_file().map_or(String::new(), |file| {
+                format!(" (any name, and the password in {})", quoted(&file.display().to_string()))
+            });
+            say!("page      {scheme}://{host}/{password}");
             say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.settings));
             if let Some(elsewhere) = elsewhere(arguments, &job.settings) {
                 say!("          {elsewhere}");
@@ -188,6 +201,7 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
     for (given, flag) in [
         (flags.transport.is_some(), "--transport"),
         (flags.hosts.is_some(), "--hosts"),
+        (flags.tensorboard.is_some(), "--tensorboard"),
         (flags.hierarchy.is_some(), "--hierarchy"),
     ] {
         ensure!(!given, "{flag}: workers of a server come to it one by one; leave it out");
@@ -222,14 +236,19 @@ fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
     let max_members = arguments.max_members.map_or(workers.max(64), |most| most as usize);
     ensure!(max_members >= workers, "--max-members {max_members}: accepted: at least --workers, which is {workers}");
     ensure!(quorum <= max_members, "--quorum {quorum}: accepted: at most --max-members, which is {max_members}");
-    Ok(Rules { quorum, workers, deadline, max_members })
+    let per_identity = arguments.max_per_address.map_or(max_members.div_ceil(2).max(workers), |most| most as usize);
+    Ok(Rules { quorum, workers, deadline, max_members, per_identity })
 }
 
 fn security(arguments: &Serve) -> anyhow::Result<Security> {
     let token = arguments.token_file.as_deref().map(token).transpose()?;
     let tls = arguments.tls_cert.clone().zip(arguments.tls_key.clone());
     let tls = tls.map(|(certificate, key)| Tls { certificate, key, client_ca: arguments.client_ca.clone() });
-    Ok(Security { tls, token })
+    // Also on loopback: other users of this machine are there too, and so are the pages in its browsers.
+    if token.is_none() && tls.is_none() && arguments.listen.ip().is_loopback() {
+        return Ok(Security::local());
+    }
+    Ok(Security { tls, token, announced: false })
 }
 
 /// The token in a file, without the white space around it.

@@ -9,11 +9,12 @@ use crate::record::{Eval, Phases, Step};
 use crate::resume;
 use crate::screen::{Screen, say};
 use crate::team;
+use crate::tensorboard::Events;
 use anyhow::Result;
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use thinwire::{Collective, Jump, Traffic, Worker};
@@ -36,6 +37,8 @@ pub struct Session<'a> {
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
     pub quiet: bool,
+    /// Where event files go, if anywhere.
+    pub tensorboard: Option<PathBuf>,
 }
 
 /// How a session ended, on every worker alike but for `totals`.
@@ -119,6 +122,9 @@ impl<'a> Session<'a> {
             (0, false) => Some(Journal::create(self.dir)?),
             _ => None,
         };
+        let events = journal.as_ref().and(self.tensorboard.as_deref());
+        let events = events.map(|folder| Events::create(folder, first)).transpose()?;
+        let journal = journal.map(|journal| journal.with_events(events));
         let screen = (share.rank == 0).then(|| Screen::new(self.quiet, first, steps, units, task.unit()));
         let mut state = Loop {
             session: self,
@@ -165,7 +171,7 @@ impl<'a> Session<'a> {
         Ok(state.end(score, first, units, began))
     }
 
-    fn checkpoint(&self) -> std::path::PathBuf {
+    fn checkpoint(&self) -> PathBuf {
         self.dir.join("checkpoint")
     }
 }

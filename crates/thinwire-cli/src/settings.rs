@@ -22,7 +22,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use thinwire::schedule::Decay;
+use thinwire::options::Decay;
 use thinwire::{Config, LearningRate, Name, threads};
 use thinwire_models::Tensors;
 
@@ -249,7 +249,7 @@ impl Settings {
     /// The optimizer's name.
     pub fn name(&self) -> Result<Name> {
         match self.optimizer.get("name") {
-            None => Ok(Name::ZeroOneAdam),
+            None => Ok(Name::ZERO_ONE_ADAM),
             Some(name) => Config::from_toml(&format!("name = {name}")).map(|config| config.name).context("optimizer"),
         }
     }
@@ -446,13 +446,13 @@ fn plain(error: &str) -> String {
 }
 
 /// Neighbours with the same decay share a group.
-fn groups(tensors: &Tensors, decay: f64) -> Vec<thinwire::groups::Group> {
-    let mut groups: Vec<thinwire::groups::Group> = Vec::new();
+fn groups(tensors: &Tensors, decay: f64) -> Vec<thinwire::options::Group> {
+    let mut groups: Vec<thinwire::options::Group> = Vec::new();
     for tensor in tensors.iter() {
         let weight_decay = Some(if tensor.decays() { decay } else { 0.0 });
         match groups.last_mut() {
             Some(last) if last.weight_decay == weight_decay => last.length += tensor.range.len(),
-            _ => groups.push(thinwire::groups::Group { length: tensor.range.len(), lr_scale: 1.0, weight_decay }),
+            _ => groups.push(thinwire::options::Group { length: tensor.range.len(), lr_scale: 1.0, weight_decay }),
         }
     }
     groups

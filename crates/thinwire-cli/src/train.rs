@@ -7,6 +7,7 @@ use crate::folder::{self, Content, Held};
 use crate::job::{BuiltIn, Job};
 use crate::journal::Totals;
 use crate::length;
+use crate::names;
 use crate::plan::{hindsight, network};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
@@ -16,6 +17,7 @@ use crate::session::{End, Session};
 use crate::settings::{Settings, TaskName};
 use crate::signals::STOP;
 use crate::team::Team;
+use crate::tensorboard;
 use anyhow::Context;
 use serde::Serialize;
 use std::io::Write;
@@ -149,7 +151,9 @@ pub fn run(
     }
     let workers = job.settings.workers.expect("resolved");
     let deadline = Duration::from_secs(job.settings.deadline.expect("resolved"));
-    let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet };
+    let tensorboard = flags.tensorboard.as_ref();
+    let tensorboard = tensorboard.map(|given| given.clone().unwrap_or_else(|| dir.join(tensorboard::FOLDER)));
+    let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet, tensorboard };
     let ends = team.run(workers, job.settings.hosts.unwrap_or(1), deadline, |group| session.run(group));
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
@@ -178,6 +182,7 @@ pub fn run(
 
 /// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
 pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
+    names::write(job.task.get().tensors(), dir)?;
     write(&dir.join("config.toml"), &settings_text(job)?)
 }
 
@@ -350,9 +355,9 @@ fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page
     let matthews = summary.matthews.map_or(String::new(), |value| format!(", Matthews correlation {value:.3}"));
     say!("loss      {:.4} in training, {:.4} held out{accuracy}{matthews}", summary.train_loss, summary.val_loss);
     let sent = summary.bytes_sent_per_worker as f64;
-    let adam = Plan::new(&Config::new(Name::Adam), summary.params, summary.workers, summary.steps)?;
+    let adam = Plan::new(&Config::new(Name::ADAM), summary.params, summary.workers, summary.steps)?;
     let against = adam.bytes_sent(0) as f64;
-    let less = if sent > 0.0 && job.config.name != Name::Adam {
+    let less = if sent > 0.0 && job.config.codec_up.is_some() {
         format!("; Adam would have sent {}: {:.1} times as much", bytes(against), against / sent)
     } else {
         String::new()

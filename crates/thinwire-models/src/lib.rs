@@ -15,6 +15,7 @@ pub mod random;
 pub mod tensors;
 pub mod layer;
 pub mod transformer;
+pub mod generate;
 pub mod resnet;
 pub mod file;
 pub mod text;

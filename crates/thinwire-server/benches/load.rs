@@ -207,11 +207,17 @@ fn light(options: Vec<JoinOptions>, rounds: u64, after: &(dyn Fn(u64) + Sync)) -
 fn serve(dir: &Path, workers: usize, parameters: usize, rounds: u64, codec: &str, listen: &str) {
     let codec = Some(codec.parse().expect("a codec"));
     let config =
-        Config { codec, learning_rate: Some(LearningRate::constant(1e-3)), ..Config::new(Name::EfficientAdam) };
-    let retention = Retention { keep: 200, snapshot_every: 200 };
+        Config { codec, learning_rate: Some(LearningRate::constant(1e-3)), ..Config::new(Name::EFFICIENT_ADAM) };
+    let retention = Retention { keep: 200, snapshot_every: 200, snapshots: 2 };
     let initial = vec![0.0; parameters];
     let run = Run::create(&dir.join("run"), &config, &initial, workers, rounds, String::new(), retention).unwrap();
-    let rules = Rules { quorum: workers, workers, deadline: Duration::from_secs(60), max_members: workers };
+    let rules = Rules {
+        quorum: workers,
+        workers,
+        deadline: Duration::from_secs(60),
+        max_members: workers,
+        per_identity: workers,
+    };
     let security = if listen.starts_with("127.") { Security::default() } else { security(dir) };
     let server = Server::start(run, listen.parse().unwrap(), rules, security).unwrap();
     println!("{}", server.address());
@@ -226,7 +232,11 @@ fn security(dir: &Path) -> Security {
     let (certificate, key) = (dir.join("certificate.pem"), dir.join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    Security { tls: Some(Tls { certificate, key, client_ca: None }), token: Some(TOKEN.to_owned()) }
+    Security {
+        tls: Some(Tls { certificate, key, client_ca: None }),
+        token: Some(TOKEN.to_owned()),
+        ..Security::default()
+    }
 }
 
 /// Bytes of memory that a process has.

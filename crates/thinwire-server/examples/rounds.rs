@@ -19,10 +19,10 @@ fn work(address: String, name: &str) -> thinwire_server::Result<Vec<f32>> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
-    let config = Config { learning_rate: Some(LearningRate::constant(0.05)), ..Config::new(Name::EfficientAdam) };
-    let retention = Retention { keep: 1000, snapshot_every: 50 };
+    let config = Config { learning_rate: Some(LearningRate::constant(0.05)), ..Config::new(Name::EFFICIENT_ADAM) };
+    let retention = Retention { keep: 1000, snapshot_every: 50, snapshots: 2 };
     let run = Run::create(dir.path(), &config, &[0.0; 1000], 2, STEPS, String::new(), retention)?;
-    let rules = Rules { quorum: 1, workers: 2, deadline: Duration::from_secs(10), max_members: 8 };
+    let rules = Rules { quorum: 1, workers: 2, deadline: Duration::from_secs(10), max_members: 8, per_identity: 8 };
     let server = Server::start(run, "127.0.0.1:0".parse()?, rules, Security::default())?;
 
     let at = server.address().to_string();

@@ -1,7 +1,9 @@
 //! One connection to a server: how to reach it, a seat there, and what its refusals mean.
 
+use crate::certificate::check_time;
 use crate::door::certificates;
 use crate::error::{Error, Result};
+use crate::local;
 use crate::proto::run_client::RunClient;
 use crate::proto::{JoinRequest, Seat, Welcome};
 use crate::service::{PART, VERSION};
@@ -9,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::metadata::AsciiMetadataValue;
@@ -31,6 +33,7 @@ pub struct JoinOptions {
     pub name: String,
     /// The run to come back to; any if none is named.
     pub run: Option<String>,
+    /// What the server wants to be told. Without one, that which a server on this machine has made for its user, if it has.
     pub token: Option<String>,
     /// The certificate that has signed the server's, in a PEM file. Without it there is no TLS.
     pub ca: Option<PathBuf>,
@@ -87,7 +90,7 @@ impl JoinOptions {
         let with_tls = endpoint.clone().tls_config(tls.clone());
         let with_tls = with_tls.map_err(|error| unusable(&ca.display(), &chain(&error)))?;
         let Some((certificate, key)) = &self.identity else { return Ok(with_tls) };
-        certificates(certificate)?;
+        check_time(certificate, &certificates(certificate)?[0], SystemTime::now())?;
         let tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
         let both = format!("{} with {}", certificate.display(), key.display());
         endpoint.tls_config(tls).map_err(|error| unusable(&both, &chain(&error)))
@@ -200,6 +203,11 @@ pub(crate) async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Resul
     })
 }
 
+/// The token that a server on this machine has made for its user, where none was given.
+fn local_token(options: &JoinOptions) -> Option<String> {
+    (options.token.is_none() && options.ca.is_none()).then(|| local::find(&options.address))?
+}
+
 /// The same, tried once; an error also says whether the server took the connection, and closed it without an answer.
 async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (bool, End)> {
     let silent = |_| End::Lost(format!("no answer for {} s", ANSWER.as_secs()));
@@ -222,7 +230,10 @@ async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (boo
         let text = chain(&error);
         (false, if is_about_trust(&text) { End::Refused(text) } else { End::Lost(text) })
     })?;
-    let token = options.token.as_ref().map(|token| format!("Bearer {token}").parse()).transpose();
+    // A server on this machine may have made one since the last try.
+    let found = local_token(options);
+    let token = options.token.clone().or(found.clone());
+    let token = token.map(|token| format!("Bearer {token}").parse()).transpose();
     let token = token.map_err(|_| (false, End::Refused("the token has characters that cannot be sent".to_owned())))?;
     let client = RunClient::with_interceptor(channel, Token(token)).max_decoding_message_size(PART + (64 << 10));
     let mut seated = Seated { client, welcome: Welcome::default() };
@@ -230,6 +241,14 @@ async fn once(options: &JoinOptions, endpoint: &Endpoint) -> Result<Seated, (boo
         JoinRequest { version: VERSION, name: options.name.clone(), run: options.run.clone().unwrap_or_default() };
     let answered = timeout(ANSWER, seated.client.join(request)).await;
     let welcome = answered.map_err(|late| (false, silent(late)))?.map_err(|status| {
+        // A server that was started anew writes its token before it answers: what was found may have been its predecessor's.
+        if status.code() == Code::Unauthenticated && local_token(options) != found {
+            return (false, End::Lost("it has a new token".to_owned()));
+        }
+        // A seat may become free.
+        if status.code() == Code::ResourceExhausted {
+            return (false, End::Lost(status.message().to_owned()));
+        }
         // An answer of the server has no source; what the connection died of is one.
         (std::error::Error::source(&status).is_some(), End::from(status))
     })?;

@@ -1,10 +1,14 @@
 //! Who may come in: listening, TLS, the token, and limits that keep one client from harming the rest.
 //!
 //! A server without both encryption and a way to tell friend from stranger listens on the loopback address only. A connection that
-//! has made no request that was let in within [`PATIENCE`] is closed, whatever it is busy with; so is one too many.
+//! has made no request that was let in within [`PATIENCE`] is closed, whatever it is busy with; those
+//! that have not are few, `places`.
 
+use crate::certificate;
 use crate::error::{Error, Result};
 use crate::hall::{Hall, Stats};
+use crate::origin;
+use crate::places::Places;
 use axum::Router;
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,12 +22,12 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -45,6 +49,8 @@ pub struct Security {
     pub tls: Option<Tls>,
     /// What a worker must know.
     pub token: Option<String>,
+    /// The token is announced to workers of the same user on this machine, [`local`](crate::local).
+    pub announced: bool,
 }
 
 /// Certificates, in PEM files.
@@ -57,6 +63,11 @@ pub struct Tls {
 }
 
 impl Security {
+    /// A token of its own, which workers of the same user on this machine find by themselves.
+    pub fn local() -> Security {
+        Security { token: Some(crate::local::new_token()), announced: true, tls: None }
+    }
+
     /// Refuses to listen where strangers are, without what keeps them out.
     pub fn check(&self, address: SocketAddr) -> Result<()> {
         let knows = self.token.is_some() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -93,6 +104,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> 
 fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     let unusable = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", tls.certificate.display()));
     let chain = certificates(&tls.certificate)?;
+    certificate::check_time(&tls.certificate, &chain[0], SystemTime::now())?;
     let no_key = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", tls.key.display()));
     let bytes = std::fs::read(&tls.key).map_err(|error| no_key(&error))?;
     let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| no_key(&error))?;
@@ -116,11 +128,47 @@ fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
 }
 
 /// What is known of a connection: where it comes from, and whether a request of it was let in.
-struct Visitor {
+pub(crate) struct Visitor {
     peer: SocketAddr,
+    /// The names in its certificate, if it has one.
+    names: OnceLock<Vec<String>>,
+    /// Its place among those who have not been let in yet, and the one it gets then.
+    number: u64,
+    places: Arc<Mutex<Places>>,
+    room: Arc<Semaphore>,
+    place: OnceLock<OwnedSemaphorePermit>,
     let_in: AtomicBool,
     /// It was answered, if only that the server lives, or that the token is wrong.
     answered: AtomicBool,
+}
+
+impl Visitor {
+    /// Lets it in, if there is room for one more.
+    fn come_in(&self) -> bool {
+        if self.place.get().is_none() {
+            let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { return false };
+            let _ = self.place.set(place);
+            self.leave();
+        }
+        self.let_in.store(true, Ordering::Relaxed);
+        true
+    }
+
+    fn leave(&self) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
+    }
+
+    /// By which seats are counted: a certificate's name, which must be the worker's, or an address.
+    pub fn identity(&self, name: &str) -> Result<String, tonic::Status> {
+        match self.names.get() {
+            Some(names) if names.iter().any(|own| own == name) => Ok(format!("certificate {name}")),
+            Some(names) => Err(tonic::Status::permission_denied(match names.first() {
+                Some(own) => format!("the certificate is of {own:?}; join under that name"),
+                None => "the certificate has no name to join under".to_owned(),
+            })),
+            None => Ok(self.peer.ip().to_string()),
+        }
+    }
 }
 
 /// Between two lines of the log about connections too many.
@@ -135,10 +183,13 @@ pub async fn listen(
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let acceptor = security.tls.as_ref().map(acceptor).transpose()?;
-    let guard = Guard { token: security.token.map(Arc::from), hall: Arc::clone(&hall) };
+    let knows_by_certificate = security.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    let named = security.token.is_some() || knows_by_certificate;
+    let guard = Guard { token: security.token.map(Arc::from), tls: acceptor.is_some(), named, hall: Arc::clone(&hall) };
     let router = router.layer(axum::middleware::from_fn_with_state(guard, let_in));
     let room = Arc::new(Semaphore::new(hall.rules.max_members + CONNECTIONS));
-    let mut shed: Option<Instant> = None;
+    let places = Arc::<Mutex<Places>>::default();
+    let shed = Arc::new(Mutex::new(None::<Instant>));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -148,24 +199,30 @@ pub async fn listen(
             tokio::time::sleep(Duration::from_millis(50)).await; // too many open files, most likely: some will be closed
             continue;
         };
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-            Stats::add(&hall.stats.refused, 1);
-            if shed.is_none_or(|last| last.elapsed() > SHED) {
-                shed = Some(Instant::now());
-                tracing::warn!(%peer, refused = hall.stats.refused.load(Ordering::Relaxed), "refused: too many connections");
-            }
-            continue;
-        };
         let _ = stream.set_nodelay(true);
-        let visitor = Arc::new(Visitor { peer, let_in: AtomicBool::new(false), answered: AtomicBool::new(false) });
+        let (number, out) = places.lock().unwrap_or_else(PoisonError::into_inner).enter(peer.ip());
+        let visitor = Arc::new(Visitor {
+            peer,
+            names: OnceLock::new(),
+            number,
+            places: Arc::clone(&places),
+            room: Arc::clone(&room),
+            place: OnceLock::new(),
+            let_in: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+        });
         let (router, acceptor) = (router.clone().layer(Extension(Arc::clone(&visitor))), acceptor.clone());
-        let (hall, mut stop) = (Arc::clone(&hall), stop.clone());
+        let (hall, mut stop, shed) = (Arc::clone(&hall), stop.clone(), Arc::clone(&shed));
         tokio::spawn(async move {
-            let _place = place;
             let serving = async {
                 let served = match acceptor {
                     Some(acceptor) => match acceptor.accept(stream).await {
-                        Ok(stream) => serve(stream, router).await,
+                        Ok(stream) => {
+                            if let Some([first, ..]) = stream.get_ref().1.peer_certificates() {
+                                let _ = visitor.names.set(certificate::names(first));
+                            }
+                            serve(stream, router).await
+                        }
                         Err(error) => {
                             Stats::add(&hall.stats.refused, 1);
                             tracing::warn!(%peer, %error, "refused: no TLS with this one");
@@ -193,7 +250,23 @@ pub async fn listen(
                 Stats::add(&hall.stats.refused, 1);
                 tracing::warn!(%peer, "closed: connected for {} s, and asked for nothing", PATIENCE.as_secs());
             };
-            tokio::select! { () = serving => {}, () = impatience => {}, _ = stop.changed() => {} }
+            let crowded_out = async {
+                out.notified().await;
+                Stats::add(&hall.stats.refused, 1);
+                let mut shed = shed.lock().unwrap_or_else(PoisonError::into_inner);
+                if shed.is_none_or(|last| last.elapsed() > SHED) {
+                    *shed = Some(Instant::now());
+                    let refused = hall.stats.refused.load(Ordering::Relaxed);
+                    tracing::warn!(%peer, refused, "refused: too many connections that ask for nothing");
+                }
+            };
+            tokio::select! {
+                () = serving => {},
+                () = impatience => {},
+                () = crowded_out => {},
+                _ = stop.changed() => {}
+            }
+            visitor.leave();
         });
     }
 }
@@ -213,6 +286,9 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rou
 #[derive(Clone)]
 struct Guard {
     token: Option<Arc<str>>,
+    tls: bool,
+    /// Whether requests may call the server by any name: they have something that a page has not.
+    named: bool,
     hall: Arc<Hall>,
 }
 
@@ -223,35 +299,61 @@ async fn let_in(
     request: Request,
     next: Next,
 ) -> Response {
+    let (peer, path) = (visitor.peer, shown(request.uri().path()));
+    if let Err((status, why)) = origin::check(&request, guard.tls, guard.named) {
+        visitor.answered.store(true, Ordering::Relaxed);
+        Stats::add(&guard.hall.stats.refused, 1);
+        tracing::warn!(%peer, path, why, "refused");
+        return shielded((status, format!("{why}\n")).into_response());
+    }
     let open = request.uri().path() == "/healthz";
     let knows = guard.token.as_deref().is_none_or(|token| knows(request.headers(), token));
-    if knows {
-        visitor.let_in.store(true, Ordering::Relaxed);
+    if knows && !visitor.come_in() {
+        Stats::add(&guard.hall.stats.refused, 1);
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many connections\n").into_response();
     }
     visitor.answered.store(true, Ordering::Relaxed);
-    let (peer, path) = (visitor.peer, request.uri().path().to_owned());
     if knows || open {
         let answer = next.run(request).await;
         if let Some(status) = refusal(&answer) {
             Stats::add(&guard.hall.stats.refused, 1);
             tracing::warn!(%peer, path, code = ?status.code(), why = status.message(), "refused");
         }
-        return answer;
+        return shielded(answer);
     }
     Stats::add(&guard.hall.stats.refused, 1);
     tracing::warn!(%peer, path, "refused: the token is wrong, or missing");
-    let grpc = request
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    match grpc {
+    match origin::is_grpc(request.headers()) {
         true => tonic::Status::unauthenticated("the token is wrong, or missing").into_http(),
         // A browser then asks for a password, which is the token.
         false => {
             let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"thinwire: any name, and the token for a password\"")];
-            (StatusCode::UNAUTHORIZED, ask, "the token is wrong, or missing\n").into_response()
+            shielded((StatusCode::UNAUTHORIZED, ask, "the token is wrong, or missing\n").into_response())
         }
     }
+}
+
+/// What keeps a browser from making more of an answer than it is. The page says itself what it may load.
+fn shielded(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    if !origin::is_grpc(headers) {
+        for (name, value) in [
+            (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::X_FRAME_OPTIONS, "DENY"),
+            (header::REFERRER_POLICY, "no-referrer"),
+            (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+            (header::CACHE_CONTROL, "no-store"),
+        ] {
+            headers.entry(name).or_insert(header::HeaderValue::from_static(value));
+        }
+    }
+    answer
+}
+
+/// A path as the log shows it: no longer than a line.
+fn shown(path: &str) -> String {
+    path.chars().take(80).collect()
 }
 
 /// What a worker was answered, if it was a no: by the service, or by gRPC itself for what is malformed or too long. Not that it
@@ -292,11 +394,13 @@ mod tests {
         let nothing = Security::default();
         inside.iter().for_each(|address| nothing.check(*address).unwrap());
         assert!(refused(&nothing).contains("neither TLS nor a token"));
-        assert!(refused(&Security { token: token.clone(), tls: None }).contains("no TLS"));
-        assert!(refused(&Security { token: None, tls: tls(None) }).contains("neither a token nor certificates"));
-        Security { token, tls: tls(None) }.check(outside).unwrap();
-        Security { token: None, tls: tls(Some("ca".into())) }.check(outside).unwrap();
-        let short = Security { token: Some("secret".to_owned()), tls: None };
+        assert!(refused(&Security { token: token.clone(), ..Security::default() }).contains("no TLS"));
+        assert!(
+            refused(&Security { tls: tls(None), ..Security::default() }).contains("neither a token nor certificates")
+        );
+        Security { token, tls: tls(None), announced: false }.check(outside).unwrap();
+        Security { tls: tls(Some("ca".into())), ..Security::default() }.check(outside).unwrap();
+        let short = Security { token: Some("secret".to_owned()), ..Security::default() };
         assert!(short.check(inside[0]).unwrap_err().to_string().contains("too short"));
     }
 

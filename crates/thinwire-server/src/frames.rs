@@ -27,6 +27,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Of the frame.
+    pub fn start(&self) -> u64 {
+        self.offset - HEAD as u64
+    }
+
     fn end(&self) -> u64 {
         self.offset + self.length + SUM as u64
     }
@@ -69,32 +74,20 @@ impl Frames {
 
     /// Opens a file, and finds its frames. A torn frame at its end is cut off if `may_be_torn`.
     pub fn open(path: PathBuf, magic: [u8; 4], may_be_torn: bool) -> Result<(Frames, Vec<Place>)> {
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let mut file = opened.map_err(Error::io(&path))?;
-        let length = file.metadata().map_err(Error::io(&path))?.len();
-        let mut places = Vec::new();
-        let mut at = 0;
-        while at < length {
-            match frame_at(&mut file, &magic, at, length).map_err(Error::io(&path))? {
-                Some(place) => {
-                    at = place.end();
-                    places.push(place);
-                }
-                None => break,
-            }
+        let found = scan(&path, magic)?;
+        match found.problem() {
+            Some(problem) if found.follows.is_some() || !may_be_torn => Err(Error::damaged(&path, problem)),
+            _ => Ok((Frames::open_scanned(path, magic, &found)?, found.places)),
         }
-        if at < length {
-            let whole = whole_frame_after(&mut file, &magic, at, length).map_err(Error::io(&path))?;
-            if let Some(number) = whole {
-                let problem = format!("damaged at byte {at}: what is there is no frame, and frame {number} follows it");
-                return Err(Error::damaged(&path, problem));
-            }
-            if !may_be_torn {
-                return Err(Error::damaged(&path, format!("damaged at byte {at}: its last frame is not whole")));
-            }
-            file.set_len(at).and_then(|()| file.sync_all()).map_err(Error::io(&path))?;
+    }
+
+    /// Opens a file behind its last whole frame, as [`scan`] found it; the rest is cut off.
+    pub fn open_scanned(path: PathBuf, magic: [u8; 4], found: &Scan) -> Result<Frames> {
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(Error::io(&path))?;
+        if found.end < found.length {
+            file.set_len(found.end).and_then(|()| file.sync_all()).map_err(Error::io(&path))?;
         }
-        Ok((Frames::of(path, file, magic, at), places))
+        Ok(Frames::of(path, file, magic, found.end))
     }
 
     pub fn path(&self) -> &Path {
@@ -147,9 +140,50 @@ impl Frames {
 
     /// Cuts off every frame from `place` on.
     pub fn cut(&mut self, place: Place) -> Result<()> {
-        self.length = place.offset - HEAD as u64;
+        self.length = place.start();
         self.file.set_len(self.length).and_then(|()| self.file.sync_all()).map_err(Error::io(&self.path))
     }
+}
+
+/// What is in a file of frames, from its beginning to the first frame that is not whole.
+#[derive(Debug)]
+pub struct Scan {
+    pub places: Vec<Place>,
+    /// Where the last of them ends.
+    pub end: u64,
+    /// Of the file.
+    pub length: u64,
+    /// The number of a whole frame behind the damage: then the file was not torn, but damaged later.
+    pub follows: Option<u64>,
+}
+
+impl Scan {
+    /// What is wrong with the file, if anything is.
+    pub fn problem(&self) -> Option<String> {
+        let at = self.end;
+        match self.follows {
+            Some(number) => {
+                Some(format!("damaged at byte {at}: what is there is no frame, and frame {number} follows it"))
+            }
+            None => (at < self.length).then(|| format!("damaged at byte {at}: its last frame is not whole")),
+        }
+    }
+}
+
+/// Looks through the file at `path`, and changes nothing.
+pub fn scan(path: &Path, magic: [u8; 4]) -> Result<Scan> {
+    let mut file = File::open(path).map_err(Error::io(path))?;
+    let length = file.metadata().map_err(Error::io(path))?.len();
+    let (mut places, mut end, mut follows) = (Vec::new(), 0, None);
+    while end < length {
+        let Some(place) = frame_at(&mut file, &magic, end, length).map_err(Error::io(path))? else {
+            follows = whole_frame_after(&mut file, &magic, end, length).map_err(Error::io(path))?;
+            break;
+        };
+        end = place.end();
+        places.push(place);
+    }
+    Ok(Scan { places, end, length, follows })
 }
 
 /// The contents of a frame in the file at `path`.
@@ -209,6 +243,14 @@ pub fn flush_folder(file: &Path) -> Result<()> {
 
 /// What files are called while they are written.
 pub const UNFINISHED: &str = ".unfinished";
+
+/// What files are called that were found damaged, and are kept for a person to look at.
+pub const DAMAGED: &str = ".damaged";
+
+/// Puts a damaged file out of the way, under a name that is not read again.
+pub fn set_aside(path: &Path) -> Result<()> {
+    std::fs::rename(path, format!("{}{DAMAGED}", path.display())).map_err(Error::io(path))
+}
 
 /// Writes a file by rename: it is there whole, or not at all.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {

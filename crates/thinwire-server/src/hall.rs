@@ -1,17 +1,17 @@
 //! What the parts of a running server share, and the keeper, who alone makes rounds.
 
 use crate::error::{Error, Result};
-use crate::frames::write_whole;
 use crate::log::{Record, Shelf};
 use crate::replica::Next;
+use crate::roster::Roster;
 use crate::run::{Run, Spec};
-use crate::table::{Decision, Roster, Rules, Table};
+use crate::table::{Decision, Rules, Table};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use thinwire::exchange::Owner;
+use thinwire::inside::exchange::Owner;
 use tokio::sync::{Notify, watch};
 
 /// How long the keeper waits before it tries again to write where there was no room.
@@ -43,6 +43,8 @@ pub struct Hall {
     pub stats: Stats,
     curve: Mutex<Curve>,
     pub began: Instant,
+    /// When the last round was made.
+    moved: Mutex<Instant>,
 }
 
 /// Counts since the server started.
@@ -89,27 +91,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn members_path(dir: &Path) -> PathBuf {
-    dir.join(crate::run::MEMBERS)
-}
-
 impl Hall {
     /// For `run`, which the keeper gets.
     pub fn new(run: &Run, rules: Rules) -> Result<Hall> {
-        let path = members_path(run.dir());
-        let roster: Roster = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::damaged(&path, error))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Roster::default(),
-            Err(error) => return Err(Error::io(&path)(error)),
-        };
+        let roster = Roster::read(run.dir())?;
         let rounds = run.rounds();
         let last = rounds.checked_sub(1).map(|round| run.shelf().read(round)).transpose()?.flatten().map(Arc::new);
         let counted_last = last.iter().flat_map(|record| record.counted.iter().map(|counted| counted.slot));
         let counted_last = counted_last.collect::<Vec<_>>();
         let now = Instant::now();
-        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let start = (wall.as_millis() as u32) ^ std::process::id().rotate_left(16);
-        let mut table = Table::new(rules, roster, |slot| run.counted(slot), &counted_last, start.max(1), now);
+        let new_session = || u64::from_le_bytes(crate::local::random());
+        let mut table = Table::new(rules, roster, |slot| run.counted(slot), &counted_last, new_session, now);
         open(&mut table, run);
         let end = match run.next() {
             Next::End(digest) => Some(*digest),
@@ -124,18 +116,24 @@ impl Hall {
             rounds: watch::channel(rounds).0,
             last: Mutex::new(last),
             shelf: run.shelf(),
-            checker: Owner::new(&run.spec.config, run.spec.parameters)?,
+            checker: run.spec.config.decide()?.owner(run.spec.parameters)?,
             changes_kept: Mutex::new(0),
             trouble: Mutex::new(None),
             end: Mutex::new(end),
             stats: Stats::default(),
             curve: Mutex::default(),
             began: now,
+            moved: Mutex::new(now),
         })
     }
 
     pub fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
+    }
+
+    /// How long no round has been made.
+    pub fn idle(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(*lock(&self.moved))
     }
 
     pub fn trouble(&self) -> Option<String> {
@@ -154,7 +152,7 @@ impl Hall {
     pub fn keep_roster(&self, table: &Table) -> Result<()> {
         let mut kept = lock(&self.changes_kept);
         if *kept != table.changes() {
-            write_whole(&members_path(&self.dir), &serde_json::to_vec(&table.roster()).expect("plain data"))?;
+            table.roster().write(&self.dir)?;
             *kept = table.changes();
         }
         Ok(())
@@ -177,7 +175,8 @@ impl Hall {
             }
             let losses = slots.filter_map(|slot| table.seats()[slot as usize].loss).collect::<Vec<_>>();
             open(&mut table, run);
-            (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
+            // Each divided first: a sum of large ones would be infinite.
+            (!losses.is_empty()).then(|| losses.iter().map(|loss| loss / losses.len() as f64).sum::<f64>())
         };
         if let Some(loss) = reported {
             lock(&self.curve).push(record.round, loss);
@@ -186,6 +185,7 @@ impl Hall {
             *lock(&self.end) = Some(*digest);
         }
         Stats::add(&self.stats.rounds, 1);
+        *lock(&self.moved) = Instant::now();
         let round = record.round;
         *lock(&self.last) = Some(Arc::new(record));
         self.rounds.send_replace(round + 1);

@@ -1,11 +1,22 @@
 //! What E, the server's residue, is made again from when the server comes back.
 //!
 //! The log has the coded means only, but E ← mean + E − p needs the messages too: they are kept for every coarse round since the
-//! last snapshot, or E itself where that is shorter.
+//! oldest snapshot, or E itself where that is shorter. `inputs-N.bin` has those of the rounds from snapshot N on. From the messages
+//! the round itself can be made again, if its record in the log is lost.
 
-use crate::error::Result;
-use crate::log::Record;
-use thinwire::exchange::Owner;
+use crate::error::{Error, Result};
+use crate::frames::{self, Frames, Place};
+use crate::log::{Counted, Record, back_to, numbered};
+use std::path::{Path, PathBuf};
+use thinwire::inside::exchange::Owner;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 4] = *b"TWIN";
+
+/// The first byte of an entry. The first kind, which older servers wrote, does not tell whose the messages are.
+const NAMELESS: u8 = 1;
+const RESIDUE: u8 = 2;
+const MESSAGES: u8 = 3;
 
 /// What E needs to be made again.
 pub enum Entry<'a> {
@@ -15,50 +26,151 @@ pub enum Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    pub fn of(messages: &'a [Vec<u8>], residue: &'a [f32]) -> Entry<'a> {
-        let length = messages.iter().map(|message| message.len() + 8).sum::<usize>();
+    /// `slots` are the seats of those who sent the messages.
+    pub fn of(slots: &[u32], messages: &'a [Vec<u8>], residue: &'a [f32]) -> Entry<'a> {
+        let length = messages.iter().map(|message| message.len() + 12).sum::<usize>();
         if length >= 4 * residue.len() {
             return Entry::Residue(residue);
         }
         let lengths = messages.iter().flat_map(|message| (message.len() as u64).to_le_bytes());
-        let head = [1].into_iter().chain((messages.len() as u32).to_le_bytes()).chain(lengths);
+        let slots = slots.iter().flat_map(|slot| slot.to_le_bytes());
+        let head = [MESSAGES].into_iter().chain((messages.len() as u32).to_le_bytes()).chain(slots).chain(lengths);
         Entry::Messages(head.collect(), messages)
     }
 
     pub fn parts(&self) -> Vec<&[u8]> {
         match self {
             Entry::Messages(head, messages) => [&head[..]].into_iter().chain(messages.iter().map(|m| &m[..])).collect(),
-            Entry::Residue(residue) => vec![&[2], bytemuck::cast_slice(residue)],
+            Entry::Residue(residue) => vec![&[RESIDUE], bytemuck::cast_slice(residue)],
         }
     }
 }
 
-/// The messages of an entry.
-fn messages(entry: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let count = u32::from_le_bytes(*entry.first_chunk()?) as usize;
-    let lengths = entry.get(4..4 + 8 * count)?.chunks_exact(8);
+/// The messages of an entry, and the seats of those who sent them, if it has those.
+fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
+    let (kind, entry) = entry.split_first()?;
+    let (count, mut rest) = entry.split_first_chunk()?;
+    let count = u32::from_le_bytes(*count) as usize;
+    let named = if *kind == MESSAGES { count } else { 0 };
+    let slots = rest.split_off(..named.checked_mul(4)?)?.chunks_exact(4);
+    let slots = slots.map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes"))).collect();
+    let lengths = rest.split_off(..count.checked_mul(8)?)?.chunks_exact(8);
     let lengths = lengths.map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize);
-    let mut rest = &entry[4 + 8 * count..];
     let messages = lengths.map(|length| rest.split_off(..length).map(<[u8]>::to_vec)).collect::<Option<Vec<_>>>();
-    messages.filter(|_| rest.is_empty())
+    messages.filter(|_| rest.is_empty()).map(|messages| (slots, messages))
 }
 
 /// E after a round, made again; the mean must come out as it was.
 pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8]) -> Result<(), String> {
     let round = record.round;
+    let malformed = || format!("the inputs of round {round} are malformed");
     match entry.split_first() {
-        Some((1, rest)) => {
-            let messages = messages(rest).ok_or_else(|| format!("the inputs of round {round} are malformed"))?;
+        Some((&NAMELESS | &MESSAGES, _)) => {
+            let (_, messages) = messages(entry).ok_or_else(malformed)?;
             let mean = owner.mean(expected, &messages, |i| i).map_err(|error| format!("round {round}: {error}"))?;
             if mean != record.message {
                 return Err(format!("the inputs of round {round} do not give the mean that the log has"));
             }
             owner.keep(expected).map_err(|error| error.to_string())
         }
-        Some((2, residue)) if residue.len() == 4 * owner.residue().len() => {
-            bytemuck::cast_slice_mut(owner.residue()).copy_from_slice(residue);
+        Some((&RESIDUE, residue)) if residue.len() == 4 * owner.residual().len() => {
+            bytemuck::cast_slice_mut(owner.residual()).copy_from_slice(residue);
             Ok(())
         }
-        _ => Err(format!("the inputs of round {round} are malformed")),
+        _ => Err(malformed()),
     }
+}
+
+/// A round whose record is lost, made again from its messages; none if the entry does not have them. E is as before then.
+pub fn make_again(owner: &mut Owner, expected: &[u8], round: u64, entry: &[u8]) -> Option<Record> {
+    let (slots, messages) = (entry.first() == Some(&MESSAGES)).then(|| messages(entry))??;
+    let message = owner.mean(expected, &messages, |i| slots[i] as usize).ok()?.into();
+    let counts = slots.iter().zip(&messages);
+    let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
+    Some(Record { round, counted, message })
+}
+
+/// The files `inputs-N.bin` since one snapshot.
+pub struct Inputs {
+    files: Vec<(PathBuf, Vec<Place>)>,
+    last: Frames,
+}
+
+fn path(dir: &Path, rounds: u64) -> PathBuf {
+    dir.join(format!("inputs-{rounds:012}.bin"))
+}
+
+/// A new file for the rounds from snapshot `rounds` on.
+pub fn create(dir: &Path, rounds: u64) -> Result<Frames> {
+    Frames::create(path(dir, rounds), MAGIC)
+}
+
+impl Inputs {
+    /// Those of the rounds from snapshot `rounds` on.
+    pub fn open(dir: &Path, rounds: u64) -> Result<Inputs> {
+        let found = numbered(dir, "inputs")?.into_iter().filter(|(number, _)| *number >= rounds).collect::<Vec<_>>();
+        let (mut files, mut last) = (Vec::new(), None);
+        for (i, (number, path)) in found.iter().enumerate() {
+            let scan = frames::scan(path, MAGIC)?;
+            let whole = scan.places.last().map_or(*number, |place| place.number + 1);
+            if let Some(problem) = scan.problem().filter(|_| scan.follows.is_some() || i + 1 < found.len()) {
+                return Err(Error::damaged(path, back_to(&problem, whole)));
+            }
+            last = Some(Frames::open_scanned(path.clone(), MAGIC, &scan)?);
+            files.push((path.clone(), scan.places));
+        }
+        let last = last.map_or_else(|| create(dir, rounds), Ok)?;
+        Ok(Inputs { files, last })
+    }
+
+    /// The same up to round `until`, whatever is behind them, and without changing anything.
+    pub fn look(dir: &Path, rounds: u64, until: u64) -> Result<Vec<(PathBuf, Vec<Place>)>> {
+        let found = numbered(dir, "inputs")?.into_iter().filter(|(number, _)| (rounds..=until).contains(number));
+        let each = found.map(|(_, path)| Ok((path.clone(), frames::scan(&path, MAGIC)?.places)));
+        each.collect()
+    }
+
+    pub fn files(&self) -> &[(PathBuf, Vec<Place>)] {
+        &self.files
+    }
+
+    /// The file that grows; entries from round `next` on are of rounds that did not come to be.
+    pub fn growing(mut self, next: u64) -> Result<Frames> {
+        let (_, places) = self.files.pop().unwrap_or_default();
+        if let Some(place) = places.iter().find(|place| place.number >= next) {
+            self.last.cut(*place)?;
+        }
+        Ok(self.last)
+    }
+}
+
+/// What is kept of `round`, if anything is.
+pub fn entry(files: &[(PathBuf, Vec<Place>)], round: u64) -> Result<Option<Vec<u8>>> {
+    let found = files.iter().find_map(|(path, places)| {
+        let at = places.binary_search_by_key(&round, |place| place.number).ok()?;
+        Some((path, places[at]))
+    });
+    found.map(|(path, place)| frames::read(path, place)).transpose()
+}
+
+/// That there should be something, and is not.
+pub fn missing(dir: &Path, round: u64) -> Error {
+    Error::damaged(dir, back_to(&format!("the inputs of round {round} are missing"), round))
+}
+
+/// Cuts off the inputs of every round from `rounds` on.
+pub fn cut(dir: &Path, rounds: u64) -> Result<()> {
+    for (number, path) in numbered(dir, "inputs")?.into_iter().rev() {
+        if number > rounds {
+            std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            continue;
+        }
+        let mut found = frames::scan(&path, MAGIC)?;
+        if let Some(place) = found.places.iter().find(|place| place.number >= rounds) {
+            found.end = place.start();
+        }
+        Frames::open_scanned(path, MAGIC, &found)?;
+        break; // those before it are of rounds before its own
+    }
+    Ok(())
 }

@@ -3,20 +3,23 @@
 //!
 //! Workers send their coded vectors; the server averages those that came, codes the mean with its own residue, appends it to a log,
 //! and sends it to all. The log is the run: whoever has a snapshot and the log since is where everybody is, also the server itself
-//! after a crash. The algorithm is the engine's: [`thinwire::exchange::Owner`] takes the mean, and a [`thinwire::Worker`] without
+//! after a crash. The algorithm is the engine's: [`thinwire::inside::exchange::Owner`] takes the mean, and a [`thinwire::Worker`] without
 //! gradients, the [`replica`], knows what comes next. docs/parameter-server.md has the promises.
 //!
 //! | module | what it knows |
 //! |---|---|
 //! | [`frames`], [`log`] | files that only grow; the rounds in them |
 //! | [`snapshot`], [`replica`] | the state that all share; a worker that follows |
-//! | [`run`], `inputs` | a run on disk: one round after the other, and coming back; what E is made again from |
+//! | [`run`], `state`, `inputs`, `kept`, `back`, `sealed` | a run on disk: one round after the other, and coming back; where it is, in memory; what E is made again from; the snapshots; going back to an earlier round; small files with checksums |
 //! | [`table`] | who is there, and when a round is closed |
-//! | [`hall`], [`service`], [`door`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, its page |
+//! | [`hall`], [`service`], [`door`], `origin`, [`local`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, where requests come from, the token for workers on the same machine, its page |
+//! | [`certificate`], `places`, `uploads` | whose a certificate is; room for connections that are not let in yet; room for messages on their way |
 //! | [`connection`], `conversation`, [`link`], [`remote`] | the worker's side |
 
 #![forbid(unsafe_code)]
 
+mod back;
+pub mod certificate;
 pub mod connection;
 mod conversation;
 pub mod door;
@@ -24,18 +27,26 @@ mod error;
 pub mod frames;
 pub mod hall;
 mod inputs;
+mod kept;
 pub mod link;
+pub mod local;
 pub mod log;
+mod origin;
+mod places;
 #[allow(clippy::all, missing_docs, rustdoc::all)]
 pub mod proto;
 pub mod remote;
 pub mod replica;
+pub mod roster;
 pub mod run;
+mod sealed;
 pub mod server;
 pub mod service;
 pub mod snapshot;
+mod state;
 pub mod status;
 pub mod table;
+mod uploads;
 
 pub use connection::JoinOptions;
 pub use door::{Security, Tls};

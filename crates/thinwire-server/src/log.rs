@@ -4,7 +4,7 @@
 //! owed them any more. A round is there when its frame is on the disk, and not before: see [`frames`].
 
 use crate::error::{Error, Result};
-use crate::frames::{self, Frames, Place};
+use crate::frames::{self, Frames, Place, Scan};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,6 +107,128 @@ pub struct Log {
     shelf: Shelf,
     segment: Frames,
     next: u64,
+    damage: Option<Damage>,
+}
+
+/// An older part of the log that cannot be read: what is wrong with it, and its files.
+#[derive(Clone, Debug)]
+pub struct Damage {
+    pub problem: String,
+    files: Vec<PathBuf>,
+}
+
+/// A file of the log.
+struct Segment {
+    first: u64,
+    path: PathBuf,
+    found: Scan,
+}
+
+/// Rounds that lie one behind the other, without damage between them.
+struct Walk {
+    segments: Vec<Segment>,
+    places: VecDeque<Place>,
+    next: u64,
+    damage: Option<Damage>,
+}
+
+impl Walk {
+    fn oldest(&self) -> u64 {
+        self.next - self.places.len() as u64
+    }
+
+    fn shelf(self, dir: &Path) -> Shelf {
+        let oldest = self.oldest();
+        let segments = self.segments.iter().map(|segment| segment.first).collect();
+        let index = Index { segments, places: self.places, oldest };
+        Shelf { dir: dir.to_owned(), index: Arc::new(Mutex::new(index)) }
+    }
+
+    fn nothing(&self, dir: &Path) -> Error {
+        Error::damaged(dir, self.damage.as_ref().map_or("there is no log", |damage| &damage.problem))
+    }
+
+    /// From here on another segment is the first.
+    fn start_over(&mut self, problem: String, at: u64) {
+        let mut files = self.damage.take().map_or(Vec::new(), |damage| damage.files);
+        files.extend(self.segments.drain(..).map(|segment| segment.path));
+        self.places.clear();
+        (self.next, self.damage) = (at, Some(Damage { problem, files }));
+    }
+}
+
+/// A problem, and the way back from it.
+pub fn back_to(problem: &str, rounds: u64) -> String {
+    format!("{problem} (`thinwire serve --back-to {rounds}` goes on from the last round before it)")
+}
+
+/// Goes through the log from its beginning, for as many as `until` rounds. Behind damage it starts over.
+fn walk(dir: &Path, until: u64) -> Result<Walk> {
+    let segments = numbered(dir, "log")?;
+    let next = segments.first().map_or(0, |(first, _)| *first);
+    let mut walk = Walk { segments: Vec::new(), places: VecDeque::new(), next, damage: None };
+    let mut broken: Option<String> = None;
+    for (first, path) in segments {
+        if walk.next >= until && !walk.segments.is_empty() && broken.is_none() {
+            break;
+        }
+        if let Some(problem) = broken.take() {
+            walk.start_over(problem, first);
+        } else if first != walk.next {
+            let problem = format!("round {} is missing: the next segment is {}", walk.next, path.display());
+            walk.start_over(back_to(&problem, walk.next), first);
+        }
+        let found = frames::scan(&path, MAGIC)?;
+        let expected = walk.next;
+        let in_order = found.places.iter().zip(expected..).take_while(|(place, round)| place.number == *round).count();
+        let in_order = in_order.min((until - walk.next.min(until)) as usize);
+        walk.places.extend(&found.places[..in_order]);
+        walk.next += in_order as u64;
+        if walk.next < until {
+            broken = match found.places.get(in_order) {
+                Some(place) => Some(format!("round {} where {} belongs", place.number, walk.next)),
+                None => found.problem(),
+            };
+            broken = broken.map(|problem| back_to(&format!("{}: {problem}", path.display()), walk.next));
+        }
+        walk.segments.push(Segment { first, path, found });
+    }
+    if let (Some(problem), Some(last)) = (broken, walk.segments.last())
+        && last.found.places.len() as u64 != walk.next - last.first
+    {
+        return Err(Error::damaged(dir, problem)); // rounds out of order at the end
+    }
+    Ok(walk)
+}
+
+/// The rounds in `dir` up to `until`, also if there is damage behind them; an error if they are not there.
+pub fn rounds_until(dir: &Path, until: u64) -> Result<Shelf> {
+    let walk = walk(dir, until)?;
+    match walk.next == until && until >= walk.oldest() && !walk.segments.is_empty() {
+        true => Ok(walk.shelf(dir)),
+        false => {
+            Err(Error::damaged(dir, format!("its log has the rounds {} to {}, not {until}", walk.oldest(), walk.next)))
+        }
+    }
+}
+
+/// Cuts off every round from `rounds` on.
+pub fn cut(dir: &Path, rounds: u64) -> Result<()> {
+    let segments = numbered(dir, "log")?;
+    // The last first: whoever dies meanwhile leaves no hole.
+    for (first, path) in segments.iter().rev() {
+        if *first > rounds && segments[0].0 != *first {
+            std::fs::remove_file(path).map_err(Error::io(path))?;
+            continue;
+        }
+        let mut found = frames::scan(path, MAGIC)?;
+        if let Some(place) = found.places.iter().find(|place| place.number >= rounds) {
+            found.end = place.start();
+        }
+        Frames::open_scanned(path.clone(), MAGIC, &found)?;
+        break;
+    }
+    Ok(())
 }
 
 fn segment_path(dir: &Path, first: u64) -> PathBuf {
@@ -120,7 +242,8 @@ pub fn numbered(dir: &Path, prefix: &str) -> Result<Vec<(u64, PathBuf)>> {
         let path = entry.map_err(Error::io(dir))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')?.split('.').next()?.parse().ok());
-        if let Some(number) = number.filter(|_| !name.ends_with(frames::UNFINISHED)) {
+        let whole = ![frames::UNFINISHED, frames::DAMAGED].iter().any(|end| name.ends_with(end));
+        if let Some(number) = number.filter(|_| whole) {
             found.push((number, path));
         }
     }
@@ -132,33 +255,45 @@ impl Log {
     pub fn create(dir: &Path) -> Result<Log> {
         let segment = Frames::create(segment_path(dir, 0), MAGIC)?;
         let index = Index { segments: [0].into(), ..Index::default() };
-        Ok(Log { shelf: Shelf { dir: dir.to_owned(), index: Arc::new(Mutex::new(index)) }, segment, next: 0 })
+        Ok(Log {
+            shelf: Shelf { dir: dir.to_owned(), index: Arc::new(Mutex::new(index)) },
+            segment,
+            next: 0,
+            damage: None,
+        })
     }
 
-    /// Opens the log in `dir`; what a server that died left torn at its end is cut off.
+    /// Opens the log in `dir`. What is not whole at its end is cut off, and said aloud. A log that is damaged further up is opened
+    /// behind the damage; [`Log::damage`] tells of it then.
     pub fn open(dir: &Path) -> Result<Log> {
-        let segments = numbered(dir, "log")?;
-        let Some((oldest, _)) = segments.first() else { return Err(Error::damaged(dir, "there is no log")) };
-        let mut index = Index { oldest: *oldest, ..Index::default() };
-        let (mut next, mut last) = (*oldest, None);
-        for (i, (first, path)) in segments.iter().enumerate() {
-            if *first != next {
-                let problem = format!("round {next} is missing: the next segment is {}", path.display());
-                return Err(Error::damaged(dir, problem));
-            }
-            let (frames, places) = Frames::open(path.clone(), MAGIC, i + 1 == segments.len())?;
-            for place in places {
-                if place.number != next {
-                    return Err(Error::damaged(path, format!("round {} where {next} belongs", place.number)));
-                }
-                index.places.push_back(place);
-                next += 1;
-            }
-            index.segments.push_back(*first);
-            last = Some(frames);
+        let walk = walk(dir, u64::MAX)?;
+        let Some(last) = walk.segments.last() else { return Err(walk.nothing(dir)) };
+        if last.found.follows.is_some() {
+            return Err(Error::damaged(&last.path, back_to(&last.found.problem().unwrap_or_default(), walk.next)));
         }
-        let segment = last.expect("at least one segment");
-        Ok(Log { shelf: Shelf { dir: dir.to_owned(), index: Arc::new(Mutex::new(index)) }, segment, next })
+        if let Some(problem) = last.found.problem() {
+            let (file, round) = (last.path.display(), walk.next);
+            tracing::warn!(%file, problem, "the log ends in a record that is not whole, of round {round}; it is cut off");
+        }
+        let segment = Frames::open_scanned(last.path.clone(), MAGIC, &last.found)?;
+        let (next, damage) = (walk.next, walk.damage.clone());
+        Ok(Log { shelf: walk.shelf(dir), segment, next, damage })
+    }
+
+    /// What is wrong with an older part of the log, which is not read any more.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// Puts the segments out of the way that are not read any more.
+    pub fn set_damaged_aside(&mut self) -> Result<()> {
+        let Some(damage) = self.damage.take() else { return Ok(()) };
+        tracing::error!(
+            problem = damage.problem,
+            "the log is damaged before round {}; workers that need those rounds take a snapshot instead",
+            self.shelf.oldest()
+        );
+        damage.files.iter().try_for_each(|path| frames::set_aside(path))
     }
 
     pub fn shelf(&self) -> Shelf {
@@ -251,16 +386,44 @@ mod tests {
         assert_eq!((log.next(), log.shelf().oldest()), (21, 20));
     }
 
-    #[test]
-    fn a_missing_segment_is_found() {
+    fn one_round_a_segment() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::create(dir.path()).unwrap();
         for round in 0..9 {
             log.append(&record(round)).unwrap();
             log.start_segment().unwrap();
         }
+        dir
+    }
+
+    #[test]
+    fn a_missing_segment_is_found_and_the_log_begins_behind_it() {
+        let dir = one_round_a_segment();
         std::fs::remove_file(segment_path(dir.path(), 4)).unwrap();
-        let error = Log::open(dir.path()).err().unwrap().to_string();
-        assert!(error.contains("round 4 is missing"), "{error}");
+        let mut log = Log::open(dir.path()).unwrap();
+        assert_eq!((log.shelf().oldest(), log.next()), (5, 9));
+        assert!(log.damage().unwrap().problem.contains("round 4 is missing"), "{:?}", log.damage());
+        log.set_damaged_aside().unwrap();
+        let log = Log::open(dir.path()).unwrap();
+        assert!(log.damage().is_none() && log.shelf().oldest() == 5);
+    }
+
+    #[test]
+    fn rounds_before_damage_can_be_had_and_what_is_behind_them_cut_off() {
+        let dir = one_round_a_segment();
+        let path = segment_path(dir.path(), 6);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[22] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(rounds_until(dir.path(), 7).unwrap().oldest(), 7, "from a snapshot there, or not at all");
+        assert!(rounds_until(dir.path(), 10).is_err());
+        assert_eq!(rounds_until(dir.path(), 6).unwrap().read(5).unwrap(), Some(record(5)));
+        cut(dir.path(), 6).unwrap();
+        let mut log = Log::open(dir.path()).unwrap();
+        assert!(log.damage().is_none());
+        assert_eq!((log.shelf().oldest(), log.next()), (0, 6));
+        log.append(&record(6)).unwrap();
+        cut(dir.path(), 3).unwrap();
+        assert_eq!(Log::open(dir.path()).unwrap().next(), 3);
     }
 }

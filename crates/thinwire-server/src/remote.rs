@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use thinwire::schedule::LearningRate;
+use thinwire::LearningRate;
 use thinwire::{Collective, Config, Error as EngineError, Result as EngineResult, Traffic, Worker};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -48,9 +48,19 @@ impl Membership {
 
     /// Whose checkpoint is in `dir`, if one is: this is written before the first.
     pub fn read(dir: &Path) -> Option<Membership> {
+        Membership::begun(dir).filter(|_| Membership::is_complete(dir))
+    }
+
+    /// Whose checkpoint is in `dir`, or was being written when the worker was killed.
+    pub fn begun(dir: &Path) -> Option<Membership> {
         let found = std::fs::read(dir.join(Membership::FILE)).ok()?;
-        let found = serde_json::from_slice::<Membership>(&found).ok()?;
-        (found.interrupted.is_some() || dir.join("manifest.json").exists()).then_some(found)
+        serde_json::from_slice(&found).ok()
+    }
+
+    /// Whether there is something in `dir` to go on from: a checkpoint that was finished, or what an interrupted worker had.
+    pub fn is_complete(dir: &Path) -> bool {
+        let interrupted = || Membership::begun(dir).is_some_and(|found| found.interrupted.is_some());
+        dir.join("manifest.json").exists() || interrupted()
     }
 
     fn write(&self, dir: &Path) -> Result<()> {

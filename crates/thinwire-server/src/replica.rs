@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use thinwire::schedule::Round;
+use thinwire::Round;
 use thinwire::{Collective, Config, Error as EngineError, Result as EngineResult, Worker};
 use xxhash_rust::xxh3::xxh3_64;
 

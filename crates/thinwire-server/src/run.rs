@@ -9,32 +9,42 @@
 //! | `inputs-N.bin` | for each round since snapshot N what E needs to be made again: the messages it counts, or E itself if that is shorter |
 //! | `members.json` | who has which seat |
 //!
+//! `run.json` and `members.json` carry checksums, `sealed`. There are several snapshots with the log since the oldest:
+//! if the newest is damaged, the one before it and the log lead to the same place.
+//!
 //! A round is made in this order: its mean, its inputs on the disk, its record on the disk (**now it has happened**), the replica.
-//! Whoever dies between two of these comes back before the round or after it, with the E of that moment: the state is the last
+//! Whoever dies between two of these comes back before the round or after it, with the E of that moment: the state is a
 //! snapshot and what the log says since.
 
+#[cfg(test)]
+mod damage;
 #[cfg(test)]
 mod tests;
 
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, write_whole};
-use crate::inputs::{Entry, replay};
-use crate::log::{Counted, Log, Record, Shelf, numbered};
+use crate::inputs::{self, Entry, Inputs};
+use crate::kept::{self, Damaged, Kept};
+use crate::log::{Counted, Log, Record, Shelf, back_to, numbered};
 use crate::replica::{self, From, Next, Replica};
 use crate::snapshot::served;
+use crate::state::State;
+use crate::{back, sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use thinwire::Config;
-use thinwire::exchange::Owner;
 use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: [u8; 4] = *b"TWIN";
 /// Who has which seat; the hall's to write.
 pub const MEMBERS: &str = "members.json";
 const FORMAT: &str = "thinwire-run";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Is there while a run is being made, and beside no other: what lies with it is nobody's.
+const STARTING: &str = "starting";
+/// What files of a run begin with.
+const FILES: [&str; 4] = ["log", "inputs", "snapshot", "residue"];
 
 /// What a run is, the same from its first round to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +61,14 @@ pub struct Spec {
     pub steps: u64,
     /// What the program has to tell the programs that join.
     pub job: String,
+    /// What it was called before it was taken back to an earlier round.
+    #[serde(default)]
+    pub before: Vec<String>,
+    /// The round that it was taken back to, if it was, and whether files are still to be cut for that.
+    #[serde(default)]
+    pub back_to: Option<u64>,
+    #[serde(default)]
+    pub going_back: bool,
 }
 
 /// How much is kept on the disk.
@@ -60,33 +78,25 @@ pub struct Retention {
     pub keep: u64,
     /// Rounds between snapshots.
     pub snapshot_every: u64,
+    /// Snapshots, with the log since the oldest: if the newest is damaged, the one before it counts.
+    pub snapshots: usize,
 }
 
 pub struct Run {
     dir: PathBuf,
     pub spec: Spec,
     retention: Retention,
-    owner: Owner,
+    state: State,
     log: Log,
     inputs: Frames,
-    replica: Replica,
-    next: Next,
-    /// One more than the last round that counted each slot.
-    counted: BTreeMap<u32, u64>,
     /// The rounds of the last snapshot.
     snapshot: u64,
     /// Nobody else may write here.
     _lock: File,
 }
 
-/// What stands beside E on the disk.
-#[derive(Serialize, Deserialize)]
-struct Beside {
-    counted: BTreeMap<u32, u64>,
-}
-
 /// A name that no other run has.
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seed = format!("{now:?} {}", std::process::id());
     format!("{:016x}", xxh3_64(seed.as_bytes()))
@@ -98,10 +108,15 @@ impl Run {
         dir.join("run.json").exists()
     }
 
+    /// Whether files of a run are in `dir`.
+    pub fn has_remains(dir: &Path) -> Result<bool> {
+        Ok(dir.is_dir() && remains(dir)?.is_some())
+    }
+
     /// Whether a run may start in `dir`: in a new folder, an empty one, or where another start came to nothing.
     pub fn check_folder(dir: &Path) -> Result<()> {
         let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
-        let ours = ["log-", "inputs-", "snapshot-", "residue-", MEMBERS, "lock"];
+        let ours = ["log-", "inputs-", "snapshot-", "residue-", MEMBERS, "lock", STARTING, "run.json"];
         for entry in entries {
             let name = entry.map_err(Error::io(dir))?.file_name().to_string_lossy().into_owned();
             if !ours.iter().any(|prefix| name.starts_with(prefix)) {
@@ -111,12 +126,13 @@ impl Run {
                 )));
             }
         }
-        Ok(())
+        check_remains(dir)
     }
 
     /// Removes the run in `dir`, if nobody serves it.
     pub fn remove_from(dir: &Path) -> Result<()> {
         let _lock = lock(dir)?;
+        write_whole(&dir.join(STARTING), b"")?;
         remove_if_there(&dir.join("run.json"))?; // now there is none; the next start removes the rest
         remove_if_there(&dir.join(MEMBERS))
     }
@@ -137,8 +153,9 @@ impl Run {
         if Run::exists(dir) {
             return Err(Error::Usage(format!("{} holds a run already", dir.display())));
         }
-        // Of a start that came to nothing.
-        for prefix in ["log", "inputs", "snapshot", "residue"] {
+        check_remains(dir)?;
+        write_whole(&dir.join(STARTING), b"")?; // from here to run.json, what lies here is of a start that came to nothing
+        for prefix in FILES {
             for (_, path) in numbered(dir, prefix)? {
                 std::fs::remove_file(&path).map_err(Error::io(&path))?;
             }
@@ -153,69 +170,61 @@ impl Run {
             workers,
             steps,
             job,
+            before: Vec::new(),
+            back_to: None,
+            going_back: false,
         };
-        let mut replica = Replica::start(&spec.config, initial.len(), From::Parameters(initial), workers, steps)?;
         let start = replica::state_before(&spec.config, initial, workers)?;
-        let mut owner = Owner::new(&spec.config, initial.len())?;
-        write_snapshot(dir, 0, &start, owner.residue(), &BTreeMap::new())?;
-        let (log, inputs) = (Log::create(dir)?, Frames::create(inputs_path(dir, 0), MAGIC)?);
-        let next = replica.what_next()?;
-        let text = serde_json::to_string_pretty(&spec).expect("plain data");
-        write_whole(&dir.join("run.json"), text.as_bytes())?; // last: now there is a run
-        let (dir, counted) = (dir.to_owned(), BTreeMap::new());
-        Ok(Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot: 0, _lock: lock })
+        let mut owner = spec.config.decide()?.owner(initial.len())?;
+        kept::write(dir, 0, &start, owner.residual(), &BTreeMap::new())?;
+        let (log, inputs) = (Log::create(dir)?, inputs::create(dir, 0)?);
+        write_spec(dir, &spec)?; // last: now there is a run
+        remove_if_there(&dir.join(STARTING))?;
+        let residue = owner.residual().to_vec();
+        let kept = Kept { rounds: 0, state: start, residue, counted: BTreeMap::new() };
+        let state = State::start(dir, &spec, &kept)?;
+        Ok(Run { dir: dir.to_owned(), spec, retention, state, log, inputs, snapshot: 0, _lock: lock })
     }
 
     /// Comes back to the run in `dir`, with every round that anyone has seen.
     pub fn open(dir: &Path, retention: Retention) -> Result<Run> {
         let lock = lock(dir)?;
-        let spec = read_spec(dir)?;
-        let log = Log::open(dir)?;
-        let (snapshot, state, residue, mut counted) = newest_snapshot(dir, &spec)?;
-        if snapshot > log.next() || snapshot < log.shelf().oldest() {
-            let problem = format!(
-                "its last snapshot is of {snapshot} rounds, and its log has {} to {}",
-                log.shelf().oldest(),
-                log.next()
-            );
-            return Err(Error::damaged(dir, problem));
+        Run::open_locked(dir, retention, lock)
+    }
+
+    /// Comes back to the run in `dir` as it was after `rounds` rounds; those after them are dropped.
+    pub fn open_back_to(dir: &Path, retention: Retention, rounds: u64) -> Result<Run> {
+        let lock = lock(dir)?;
+        back::go_back(dir, rounds)?;
+        Run::open_locked(dir, retention, lock)
+    }
+
+    fn open_locked(dir: &Path, retention: Retention, lock: File) -> Result<Run> {
+        let spec = back::finish(dir, read_spec(dir)?)?;
+        remove_if_there(&dir.join(STARTING))?;
+        let mut log = Log::open(dir)?;
+        let (oldest, whole) = (log.shelf().oldest(), log.next());
+        let (found, damaged) = kept::newest(dir, spec.parameters, oldest..=whole)?;
+        let Some(kept) = found else { return Err(no_way(dir, &log, damaged)) };
+        let files = Inputs::open(dir, kept.rounds)?;
+        let mut state = State::start(dir, &spec, &kept)?;
+        state.replay(dir, &log.shelf(), files.files(), whole)?;
+        while let Some(record) = state.make_again(files.files())? {
+            tracing::warn!("round {} was not whole in the log; it is made again from its inputs", record.round);
+            log.append(&record)?;
+            state.hear(&record)?;
         }
-        let mut owner = Owner::new(&spec.config, spec.parameters)?;
-        if residue.len() != owner.residue().len() {
-            return Err(Error::damaged(dir, "its residue has another length than its parameters"));
+        let newest = kept::newest_file(dir)?.0;
+        if newest > log.next() {
+            let problem =
+                format!("its last snapshot is of {newest} rounds, and its log has {oldest} to {}", log.next());
+            return Err(Error::damaged(dir, back_to(&problem, log.next())));
         }
-        owner.residue().copy_from_slice(&residue);
-        let path = inputs_path(dir, snapshot);
-        let (mut inputs, places) = match path.exists() {
-            true => Frames::open(path.clone(), MAGIC, true)?,
-            false => (Frames::create(path.clone(), MAGIC)?, Vec::new()),
-        };
-        let from = From::Snapshot(&state);
-        let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
-        let mut next = replica.what_next()?;
-        let mut found = places.iter().peekable();
-        for round in snapshot..log.next() {
-            let record = log.shelf().read(round)?.expect("a round of the log");
-            let Next::Round(expected) = &next else {
-                return Err(Error::damaged(dir, format!("round {round} comes after the end of the run")));
-            };
-            if owner.is_coarse(expected)? {
-                let place = found.next_if(|place| place.number == round);
-                let place =
-                    place.ok_or_else(|| Error::damaged(&path, format!("the inputs of round {round} are missing")))?;
-                let entry = frames::read(&path, *place)?;
-                replay(&mut owner, expected, &record, &entry).map_err(|problem| Error::damaged(&path, problem))?;
-            }
-            count(&mut counted, &record);
-            replica.hear(record.message.to_vec(), false)?;
-            next = replica.what_next()?;
-        }
-        if let Some(place) = found.next() {
-            inputs.cut(*place)?; // of a round that did not come to be
-        }
-        let dir = dir.to_owned();
-        let run = Run { dir, spec, retention, owner, log, inputs, replica, next, counted, snapshot, _lock: lock };
-        run.remove(|number| number != snapshot)?;
+        log.set_damaged_aside()?;
+        kept::set_damaged_aside(dir, &damaged, kept.rounds)?;
+        let (inputs, snapshot) = (files.growing(log.next())?, kept.rounds);
+        let run = Run { dir: dir.to_owned(), spec, retention, state, log, inputs, snapshot, _lock: lock };
+        run.remove_older()?;
         run.remove_unfinished()?;
         Ok(run)
     }
@@ -235,28 +244,32 @@ impl Run {
 
     /// What the messages of the next round must look like, or the end.
     pub fn next(&self) -> &Next {
-        &self.next
+        &self.state.next
     }
 
     /// One more than the last round that counted `slot`.
     pub fn counted(&self, slot: u32) -> u64 {
-        self.counted.get(&slot).copied().unwrap_or(0)
+        self.state.counted.get(&slot).copied().unwrap_or(0)
     }
 
-    /// Makes the next round of these messages, which [`Owner::check`] has found right, by slot. When this returns the round has
+    /// Makes the next round of these messages, which the check of an owner has found right, by slot. When this returns the round has
     /// happened, for everyone; when it fails for want of room on the disk it has not, for no one, and may be tried again.
     pub fn commit(&mut self, messages: &BTreeMap<u32, Vec<u8>>) -> Result<Record> {
-        let Next::Round(expected) = &self.next else { return Err(Error::Usage("the run is at its end".to_owned())) };
+        let Next::Round(expected) = &self.state.next else {
+            return Err(Error::Usage("the run is at its end".to_owned()));
+        };
         let (slots, messages): (Vec<_>, Vec<_>) =
             messages.iter().map(|(slot, message)| (*slot, message.clone())).unzip();
         let counts = slots.iter().zip(&messages);
         let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
         let round = self.log.next();
-        let mean = self.owner.mean(expected, &messages, |i| slots[i] as usize)?;
-        let coarse = self.owner.is_coarse(expected)?;
+        let mean = self.state.owner.mean(expected, &messages, |i| slots[i] as usize)?;
+        let coarse = self.state.owner.is_coarse(expected)?;
         let before = self.inputs.length();
         let entry = match coarse {
-            true => Some(self.inputs.append(round, &Entry::of(&messages, self.owner.next_residue()).parts())?),
+            true => Some(
+                self.inputs.append(round, &Entry::of(&slots, &messages, self.state.owner.next_residual()).parts())?,
+            ),
             false => None,
         };
         let record = Record { round, counted, message: mean.into() };
@@ -268,12 +281,10 @@ impl Run {
             return Err(error);
         }
         // It has happened. What fails from here on is found again when the server comes back.
-        self.owner.keep(expected)?;
-        count(&mut self.counted, &record);
+        self.state.owner.keep(expected)?;
         let due = self.rounds() - self.snapshot >= self.retention.snapshot_every;
-        let state = self.replica.hear(record.message.to_vec(), due)?;
-        self.next = self.replica.what_next()?;
-        if let Some(state) = state
+        let taken = self.state.hear_and_take(&record, due)?;
+        if let Some(state) = taken
             && let Err(error) = self.keep_snapshot(&state)
         {
             tracing::warn!(%error, "no snapshot; the log goes on");
@@ -287,11 +298,13 @@ impl Run {
             return Ok(());
         }
         // The replica is in the middle of the next step by now: another one goes there from the last snapshot.
-        let (snapshot, state, ..) = newest_snapshot(&self.dir, &self.spec)?;
-        let (spec, from) = (&self.spec, From::Snapshot(&state));
+        let range = self.shelf().oldest()..=self.rounds();
+        let (kept, damaged) = kept::newest(&self.dir, self.spec.parameters, range)?;
+        let kept = kept.ok_or_else(|| no_way(&self.dir, &self.log, damaged))?;
+        let (spec, from) = (&self.spec, From::Snapshot(&kept.state));
         let mut replica = Replica::start(&spec.config, spec.parameters, from, spec.workers, spec.steps)?;
         let mut state = None;
-        for round in snapshot..self.rounds() {
+        for round in kept.rounds..self.rounds() {
             replica.what_next()?;
             let record = self.shelf().read(round)?.expect("a round of the log");
             state = replica.hear(record.message.to_vec(), round + 1 == self.rounds())?;
@@ -301,9 +314,9 @@ impl Run {
 
     fn keep_snapshot(&mut self, state: &[u8]) -> Result<()> {
         let rounds = self.rounds();
-        let inputs = Frames::create(inputs_path(&self.dir, rounds), MAGIC);
+        let inputs = inputs::create(&self.dir, rounds);
         let written = inputs.and_then(|inputs| {
-            write_snapshot(&self.dir, rounds, state, self.owner.residue(), &self.counted)?;
+            kept::write(&self.dir, rounds, state, self.state.owner.residual(), &self.state.counted)?;
             Ok(inputs)
         });
         match written {
@@ -315,8 +328,26 @@ impl Run {
             }
         }
         self.log.start_segment()?;
-        self.remove(|number| number != rounds)?;
-        self.log.drop_before(rounds.saturating_sub(self.retention.keep))
+        let oldest = self.remove_older()?;
+        self.log.drop_before(oldest.min(rounds.saturating_sub(self.retention.keep)))
+    }
+
+    /// Removes the snapshots that need not be kept any longer; the rounds of the oldest that is.
+    fn remove_older(&self) -> Result<u64> {
+        let kept = numbered(&self.dir, "snapshot")?.into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+        let oldest = kept.get(kept.len().saturating_sub(self.retention.snapshots.max(1))).copied().unwrap_or(0);
+        self.remove(|number| number < oldest)?;
+        // They belong to a snapshot that was not finished. Inputs of a damaged snapshot stay: the older snapshot continues with them.
+        for (number, path) in numbered(&self.dir, "inputs")? {
+            let empty = std::fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+            if empty && !kept.contains(&number) && path != self.inputs.path() {
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            }
+        }
+        for (_, path) in numbered(&self.dir, "residue")?.iter().filter(|(number, _)| !kept.contains(number)) {
+            std::fs::remove_file(path).map_err(Error::io(path))?;
+        }
+        Ok(oldest)
     }
 
     /// Removes the snapshots of these numbers of rounds, and what belongs to them.
@@ -350,14 +381,40 @@ impl Run {
 
     /// E.
     pub fn residue(&mut self) -> &[f32] {
-        self.owner.residue()
+        self.state.owner.residual()
     }
 }
 
-fn count(counted: &mut BTreeMap<u32, u64>, record: &Record) {
-    for worker in &record.counted {
-        counted.insert(worker.slot, record.round + 1);
+/// Why there is no state to start from.
+fn no_way(dir: &Path, log: &Log, damaged: Damaged) -> Error {
+    let newest = damaged.into_iter().next();
+    match (newest, log.damage()) {
+        (Some((_, error)), _) => error,
+        (None, Some(damage)) => Error::damaged(dir, &damage.problem),
+        (None, None) => {
+            let (oldest, next) = (log.shelf().oldest(), log.next());
+            Error::damaged(dir, format!("there is no snapshot for its log, which has the rounds {oldest} to {next}"))
+        }
     }
+}
+
+/// Refuses a folder with a run's files and no word of what they are: a new run would delete them.
+fn check_remains(dir: &Path) -> Result<()> {
+    let Some(path) = remains(dir)?.filter(|_| !Run::exists(dir) && !dir.join(STARTING).exists()) else { return Ok(()) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let problem =
+        format!("expected run.json beside {name}, found none (put it back from a copy, or start over by --overwrite)");
+    Err(Error::damaged(dir, problem))
+}
+
+/// A file of a run in `dir`, if there is one.
+fn remains(dir: &Path) -> Result<Option<PathBuf>> {
+    for prefix in FILES {
+        if let Some((_, path)) = numbered(dir, prefix)?.pop() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 fn remove_if_there(path: &Path) -> Result<()> {
@@ -382,59 +439,20 @@ fn lock(dir: &Path) -> Result<File> {
 /// What the run in `dir` is.
 pub fn read_spec(dir: &Path) -> Result<Spec> {
     let path = dir.join("run.json");
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let (value, sealed) = sealed::read(&path)?;
     let foreign = |problem: String| Error::damaged(&path, format!("not a run of ours: {problem}"));
-    let value = serde_json::from_str::<serde_json::Value>(&text).map_err(|error| foreign(error.to_string()))?;
-    if value["format"] != FORMAT || value["version"] != VERSION {
-        return Err(foreign(format!("format {}, version {}", value["format"], value["version"])));
+    if value["format"] == FORMAT && value["version"] == 1 {
+        let problem = "it was written by an older version of thinwire, whose messages this one cannot read; \
+                       finish it with that version, or start anew with --overwrite";
+        return Err(Error::damaged(&path, problem));
+    }
+    if value["format"] != FORMAT || value["version"] != VERSION || !sealed {
+        let sum = if sealed { "" } else { ", no checksum" };
+        return Err(foreign(format!("format {}, version {}{sum}", value["format"], value["version"])));
     }
     serde_json::from_value(value).map_err(|error| foreign(error.to_string()))
 }
 
-fn inputs_path(dir: &Path, rounds: u64) -> PathBuf {
-    dir.join(format!("inputs-{rounds:012}.bin"))
-}
-
-/// Writes a snapshot and what belongs to it; the state last, for it is looked for first.
-fn write_snapshot(dir: &Path, rounds: u64, state: &[u8], residue: &[f32], counted: &BTreeMap<u32, u64>) -> Result<()> {
-    let beside = serde_json::to_vec(&Beside { counted: counted.clone() }).expect("plain data");
-    let parts = [&(beside.len() as u64).to_le_bytes()[..], &beside, bytemuck::cast_slice(residue)].concat();
-    for (name, bytes, suffix) in [("residue", &parts[..], "bin"), ("snapshot", state, "safetensors")] {
-        let digest = xxh3_64(bytes);
-        write_whole(&dir.join(format!("{name}-{rounds:012}.{digest:016x}.{suffix}")), bytes)?;
-    }
-    Ok(())
-}
-
-/// The bytes of a file whose name has their digest.
-fn read_digested(path: &Path) -> Result<Vec<u8>> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match name.split('.').nth(1) == Some(&format!("{:016x}", xxh3_64(&bytes))) {
-        true => Ok(bytes),
-        false => Err(Error::damaged(path, "its contents are not those that its name tells")),
-    }
-}
-
-/// The newest snapshot's file.
-pub fn snapshot_file(dir: &Path) -> Result<(u64, PathBuf)> {
-    let newest = numbered(dir, "snapshot")?.pop();
-    newest.ok_or_else(|| Error::damaged(dir, "there is no snapshot"))
-}
-
-type Snapshot = (u64, Vec<u8>, Vec<f32>, BTreeMap<u32, u64>);
-
-fn newest_snapshot(dir: &Path, spec: &Spec) -> Result<Snapshot> {
-    let (rounds, path) = snapshot_file(dir)?;
-    let state = read_digested(&path)?;
-    let beside = numbered(dir, "residue")?.into_iter().find(|(number, _)| *number == rounds);
-    let (_, path) = beside.ok_or_else(|| Error::damaged(dir, format!("there is no residue of {rounds} rounds")))?;
-    let bytes = read_digested(&path)?;
-    let malformed = || Error::damaged(&path, format!("malformed, for a run of {} parameters", spec.parameters));
-    let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
-    let length = u64::from_le_bytes(*length) as usize;
-    let notes = rest.get(..length).ok_or_else(malformed)?;
-    let beside = serde_json::from_slice::<Beside>(notes).map_err(|_| malformed())?;
-    let values = rest[length..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")));
-    Ok((rounds, state, values.collect(), beside.counted))
+pub(crate) fn write_spec(dir: &Path, spec: &Spec) -> Result<()> {
+    sealed::write(&dir.join("run.json"), &Spec { version: VERSION, ..spec.clone() })
 }

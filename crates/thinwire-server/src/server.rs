@@ -3,12 +3,14 @@
 use crate::door::{Security, listen};
 use crate::error::{Error, Result};
 use crate::hall::{Hall, keep};
+use crate::local::{self, Announced};
 use crate::proto::run_server::RunServer;
 use crate::run::Run;
 use crate::service::{PART, SNAPSHOTS, Service};
 use crate::status::{Status, routes};
 use crate::table::Rules;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -22,6 +24,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     keeper: Option<JoinHandle<Result<()>>>,
     runtime: Option<Runtime>,
+    announced: Option<Announced>,
 }
 
 impl Server {
@@ -36,6 +39,9 @@ impl Server {
         let runtime = runtime.map_err(Error::io("the server's threads"))?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(Error::io(address.to_string()))?;
         let address = listener.local_addr().map_err(Error::io(address.to_string()))?;
+        // Before anyone is answered: a worker that waits for this server looks for the token whenever it tries.
+        let token = security.token.as_deref().filter(|_| security.announced);
+        let announced = token.map(|token| local::announce(address.port(), token)).transpose()?;
         let hall = Arc::new(Hall::new(&run, rules)?);
         let (stop, stopped) = watch::channel(false);
         let service = RunServer::new(Service::new(Arc::clone(&hall))).max_decoding_message_size(PART + (64 << 10));
@@ -49,12 +55,17 @@ impl Server {
         }
         runtime.spawn(listening);
         let keeper = runtime.spawn(keep(Arc::clone(&hall), run, stopped));
-        Ok(Server { hall, address, stop, keeper: Some(keeper), runtime: Some(runtime) })
+        Ok(Server { hall, address, stop, keeper: Some(keeper), runtime: Some(runtime), announced })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The file with its token, if that is announced to workers on this machine.
+    pub fn token_file(&self) -> Option<&Path> {
+        self.announced.as_ref().map(Announced::path)
     }
 
     pub fn status(&self) -> Status {

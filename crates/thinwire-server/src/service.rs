@@ -1,14 +1,16 @@
 //! What workers ask of a server, and what they are told: the gRPC service of `proto/run.proto`.
 
+use crate::door::Visitor;
 use crate::hall::{Hall, Stats, blocking};
+use crate::kept::newest_file;
 use crate::log::Record;
 use crate::proto::run_server::Run;
 use crate::proto::{
     Counted, FollowRequest, Heard, JoinRequest, Note, Receipt, RoundPart, Seat, SendPart, SnapshotPart,
     SnapshotRequest, Welcome, note, receipt,
 };
-use crate::run::snapshot_file;
 use crate::table::{Refusal, Verdict};
+use crate::uploads::{ROOM, Uploads};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,11 +36,12 @@ pub const SNAPSHOTS: usize = 16;
 pub struct Service {
     hall: Arc<Hall>,
     snapshots: Arc<Semaphore>,
+    uploads: Uploads,
 }
 
 impl Service {
     pub fn new(hall: Arc<Hall>) -> Service {
-        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)) }
+        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)), uploads: Uploads::new(ROOM, PAUSE) }
     }
 }
 
@@ -46,7 +49,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Status {
         let text = refusal.to_string();
         match refusal {
-            Refusal::Full(_) => Status::resource_exhausted(text),
+            Refusal::Full(_) | Refusal::TooMany(_) => Status::resource_exhausted(text),
             Refusal::Name => Status::invalid_argument(text),
             Refusal::Replaced => Status::aborted(text),
             Refusal::Restarted | Refusal::GivenAway | Refusal::Superseded | Refusal::Making => {
@@ -75,19 +78,33 @@ impl Service {
         Ok((seat.slot, seat.session))
     }
 
-    fn welcome(&self, request: &JoinRequest) -> Result<Welcome, Status> {
+    fn welcome(&self, request: &JoinRequest, visitor: Option<&Visitor>) -> Result<Welcome, Status> {
         let (hall, spec) = (&self.hall, &self.hall.spec);
         if request.version != VERSION {
             let text = format!("this server speaks version {VERSION} of the protocol, not {}", request.version);
             return Err(Status::failed_precondition(text));
         }
         if !request.run.is_empty() && request.run != spec.id {
-            let text = format!("this is run {}, not {}", spec.id, request.run);
+            let named = request.run.chars().take(40).collect::<String>(); // a refusal does not echo long input
+            let text = match spec.before.contains(&request.run) {
+                true => format!(
+                    "run {} was taken back to round {} and is {} now; what this worker has is of later rounds: start it \
+                     over by --overwrite",
+                    named,
+                    spec.back_to.unwrap_or_default(),
+                    spec.id
+                ),
+                false => format!("this is run {}, not {named}", spec.id),
+            };
             return Err(Status::failed_precondition(text));
         }
+        let identity = match visitor {
+            Some(visitor) => visitor.identity(&request.name)?,
+            None => String::new(),
+        };
         let (slot, session, counted) = {
             let mut table = hall.table();
-            let joined = table.join(&request.name, Instant::now())?;
+            let joined = table.join(&request.name, &identity, Instant::now())?;
             // Nobody is told of a seat that the next server would give to another.
             hall.keep_roster(&table).map_err(unwritten)?;
             (joined.0, joined.1, table.counted(joined.0))
@@ -116,6 +133,7 @@ impl Service {
         let Verdict::Open(expected) = verdict else { return Ok(receipt::Verdict::Late) };
         let longest = hall.checker.length(&expected).map_err(internal)?;
         let upload = hall.table().begin_upload(slot, session)?;
+        let _room = self.uploads.room(longest).await?;
         let mut message = Vec::with_capacity(longest.min(first.data.len().max(1) * 4));
         let mut part = Some(first.data);
         while let Some(data) = part {
@@ -191,12 +209,13 @@ impl Drop for Following {
 #[tonic::async_trait]
 impl Run for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Answer<Welcome> {
+        let visitor = request.extensions().get::<Arc<Visitor>>().cloned();
         let request = request.into_inner();
         let mut rounds = self.hall.rounds.subscribe();
         if self.hall.table().is_making(&request.name) {
             let _ = tokio::time::timeout(PAUSE, rounds.changed()).await;
         }
-        let welcome = self.welcome(&request)?;
+        let welcome = self.welcome(&request, visitor.as_deref())?;
         tracing::info!(name = request.name, slot = welcome.slot, round = welcome.rounds, "a worker joins");
         Ok(Response::new(welcome))
     }
@@ -300,7 +319,7 @@ async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result
 /// The newest snapshot, from the disk.
 fn send_snapshot(hall: &Hall, sender: &mpsc::Sender<Result<SnapshotPart, Status>>) -> crate::Result<()> {
     let (rounds, mut file, path) = loop {
-        let (rounds, path) = snapshot_file(&hall.dir)?;
+        let (rounds, path) = newest_file(&hall.dir)?;
         match std::fs::File::open(&path) {
             Ok(file) => break (rounds, file, path),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // a newer one has just replaced it

@@ -9,8 +9,8 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::path::Path;
-use thinwire::checkpoint::view;
-use thinwire::optimizer::{Entry, Share};
+use thinwire::inside::checkpoint::view;
+use thinwire::inside::state::{Entry, Share};
 use thinwire::{Config, Error as EngineError, Worker};
 
 const FORMAT: &str = "thinwire-snapshot";
@@ -34,18 +34,26 @@ pub fn take(worker: &mut Worker, params: &mut [f32]) -> Result<Vec<u8>> {
 #[derive(Clone, Debug, Default)]
 pub struct Own(Vec<(String, Vec<u8>)>);
 
+/// The name of the residual in the files of [`Own`], which hold names alone.
+const RESIDUAL: &str = "up_residue";
+
 impl Own {
     /// Of a worker at the end of a round, or one that failed in one. Its local progress since the last sync is not in it: that has
     /// been told, or is in the residue.
     pub fn of(worker: &mut Worker) -> Own {
         let state = worker.state();
-        let own = state.iter().filter(|entry| entry.share == Share::Mean && entry.name != "u");
-        Own(own.map(|entry| (entry.name.to_owned(), entry.slot.as_bytes().to_vec())).collect())
+        let named = |entry: &Entry<'_>| match entry.share {
+            Share::Mean => Some(entry.name),
+            Share::Residual => Some(RESIDUAL),
+            Share::Same | Share::Progress | Share::Cut(_) => None,
+        };
+        let own = state.iter().filter_map(|entry| Some((named(entry)?.to_owned(), entry.slot.as_bytes().to_vec())));
+        Own(own.collect())
     }
 
     /// Without what it has not told yet: rounds that it knows nothing of have counted some of that.
     pub fn without_residue(mut self) -> Own {
-        self.0.retain(|(name, _)| name != "up_residue");
+        self.0.retain(|(name, _)| name != RESIDUAL);
         self
     }
 
@@ -78,7 +86,7 @@ pub fn restore(worker: &mut Worker, params: &mut [f32], snapshot: &[u8], own: &O
         let tensor = tensors.tensor(name).map_err(|error| foreign(format!("{name}: {error}")))?;
         match tensor.data().len() {
             found if found == length => Ok(tensor.data().to_vec()),
-            found => Err(foreign(format!("{name} has {found} bytes, where {length} belong"))),
+            found => Err(foreign(format!("`{name}`: expected {length} bytes, found {found}"))),
         }
     };
     let loaded = bytes("params", 4 * params.len())?;
@@ -88,27 +96,22 @@ pub fn restore(worker: &mut Worker, params: &mut [f32], snapshot: &[u8], own: &O
             let length = entry.slot.as_bytes().len();
             found.push(match is_shared(entry) {
                 true => Some(bytes(entry.name, length)?),
-                false => own.bytes(entry.name).filter(|own| own.len() == length).map(<[u8]>::to_vec),
+                false => own
+                    .bytes(if entry.share == Share::Residual { RESIDUAL } else { entry.name })
+                    .filter(|own| own.len() == length)
+                    .map(<[u8]>::to_vec),
             });
         }
         for (entry, found) in entries.iter_mut().zip(found) {
             match found {
                 Some(found) => entry.slot.as_bytes_mut().copy_from_slice(&found),
-                None => fresh(entry),
+                None => entry.reset(),
             }
         }
         Ok(())
     })?;
     bytemuck::cast_slice_mut(params).copy_from_slice(&loaded);
     Ok(())
-}
-
-/// What a worker's own entry is before its first step.
-fn fresh(entry: &mut Entry<'_>) {
-    entry.slot.as_bytes_mut().fill(0);
-    if let ("variance_forgotten", thinwire::optimizer::Slot::Doubles(values)) = (entry.name, &mut entry.slot) {
-        values.fill(1.0);
-    }
 }
 
 /// The configuration that a server runs under: resolved, in the central form, with a schedule for the learning rate, which all
@@ -118,9 +121,9 @@ pub fn served(config: &Config) -> Result<Config> {
         let why = "a server needs learning_rate: workers that follow must know the rate of every step";
         return Err(Error::Usage(why.to_owned()));
     }
-    if config.topology == Some(thinwire::layout::Topology::Sharded) {
+    if config.topology == Some(thinwire::options::Topology::Sharded) {
         return Err(Error::Usage("topology = sharded: accepted with a server: central".to_owned()));
     }
-    let central = Config { topology: Some(thinwire::layout::Topology::Central), ..config.clone() };
+    let central = Config { topology: Some(thinwire::options::Topology::Central), ..config.clone() };
     Ok(central.resolved()?)
 }

@@ -1,6 +1,7 @@
 //! What a server tells people and their tools: a page, the same as JSON, metrics for Prometheus, and whether it is well.
 
 use crate::hall::Hall;
+use crate::table::Rules;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -10,10 +11,14 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// So long after three deadlines a run that makes no rounds is said to stand still.
+const STILL: Duration = Duration::from_secs(60);
 
 pub fn routes(hall: Arc<Hall>) -> Router {
     Router::new()
-        .route("/", get(|| async { Html(include_str!("page.html")) }))
+        .route("/", get(page))
         .route("/status.json", get(json))
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
@@ -46,6 +51,10 @@ pub struct Status {
     pub seconds_up: f64,
     /// Why no rounds are made, if none are.
     pub trouble: Option<String>,
+    /// Since the last round, or the start of the server.
+    pub seconds_idle: f64,
+    /// Why nothing moves, if nothing has for a long time.
+    pub stalled: Option<String>,
     /// Of the final parameters, when the run has come to its end.
     pub digest: Option<String>,
     /// Rounds, and the mean loss that the workers reported.
@@ -74,9 +83,11 @@ impl Status {
             left_out: seat.left_out,
             bytes_received: seat.bytes_received,
         });
-        let members = members.collect();
+        let members = members.collect::<Vec<_>>();
         let (arrived, step) = (table.arrived(), table.step());
         drop(table);
+        let idle = hall.idle(Instant::now());
+        let here = members.iter().filter(|member: &&Member| member.connected).count();
         Status {
             run: spec.id.clone(),
             optimizer: spec.config.name.to_string(),
@@ -96,6 +107,8 @@ impl Status {
             seconds_making: count(&stats.making) as f64 / 1e6,
             seconds_up: hall.began.elapsed().as_secs_f64(),
             trouble: hall.trouble(),
+            seconds_idle: idle.as_secs_f64(),
+            stalled: stalled(idle, &hall.rules, here, arrived).filter(|_| hall.end().is_none()),
             digest: hall.end().map(|digest| format!("{digest:016x}")),
             losses: hall.curve(),
         }
@@ -114,6 +127,7 @@ impl Status {
         put("members", "gauge", "Workers that are connected.", connected as f64);
         put("members_known", "gauge", "Workers that have a seat.", self.members.len() as f64);
         put("messages_waiting", "gauge", "Messages of the open round.", self.arrived as f64);
+        put("idle_seconds", "gauge", "Seconds since the last round.", self.seconds_idle);
         put("healthy", "gauge", "1, or 0 while no rounds can be made.", f64::from(u8::from(self.trouble.is_none())));
         if let Some((_, loss)) = self.losses.last() {
             put("loss", "gauge", "Mean of the losses that workers reported last.", *loss);
@@ -136,6 +150,32 @@ impl Status {
     }
 }
 
+/// The page, whose script and style are the only ones that a browser runs.
+async fn page() -> Response {
+    let nonce = crate::local::new_token();
+    let text = include_str!("page.html").replace("<script>", &format!("<script nonce=\"{nonce}\">"));
+    let text = text.replace("<style>", &format!("<style nonce=\"{nonce}\">"));
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(text)).into_response()
+}
+
+/// Why nothing moves, if nothing does: no round for as long as `idle`, in a run that has not ended.
+fn stalled(idle: Duration, rules: &Rules, here: usize, arrived: usize) -> Option<String> {
+    let seconds = idle.as_secs();
+    if idle <= 3 * rules.deadline + STILL {
+        return None;
+    }
+    let why = match (here, arrived < rules.quorum) {
+        (0, _) => "no worker is here".to_owned(),
+        (_, true) => format!("{here} workers are here, {arrived} have sent, and a round needs {}", rules.quorum),
+        (_, false) => "a round is being made".to_owned(),
+    };
+    Some(format!("no round for {seconds} s: {why}"))
+}
+
 async fn json(State(hall): State<Arc<Hall>>) -> Response {
     let text = serde_json::to_string(&Status::of(&hall)).expect("plain data");
     ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text).into_response()
@@ -147,7 +187,29 @@ async fn metrics(State(hall): State<Arc<Hall>>) -> Response {
 
 async fn health(State(hall): State<Arc<Hall>>) -> Response {
     match hall.trouble() {
-        None => "ok\n".into_response(),
+        // A server that waits for workers is well: starting it again would not bring them.
+        None => match Status::of(&hall).stalled {
+            Some(stalled) => format!("ok, but {stalled}\n").into_response(),
+            None => "ok\n".into_response(),
+        },
         Some(trouble) => (StatusCode::SERVICE_UNAVAILABLE, format!("no rounds are made: {trouble}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_stands_still_is_told_of() {
+        let deadline = Duration::from_secs(30);
+        let rules = Rules { quorum: 2, workers: 2, deadline, max_members: 2, per_identity: 2 };
+        let after = |seconds, here, arrived| stalled(Duration::from_secs(seconds), &rules, here, arrived);
+        assert_eq!(after(150, 1, 1), None);
+        assert_eq!(
+            after(151, 1, 1).unwrap(),
+            "no round for 151 s: 1 workers are here, 1 have sent, and a round needs 2"
+        );
+        assert_eq!(after(500, 0, 0).unwrap(), "no round for 500 s: no worker is here");
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! A round waits for every member that works on it, but no longer than the deadline after its first message; and it needs a
 //! quorum. A member is waited for from when it says that it works on the round, until it is left out of one, says that it leaves, or
-//! has been without a connection for as long as the deadline.
+//! has been without a connection for as long as the deadline. One that says so and then does not send, [`MISSES`] times in a row, is
+//! not waited for again until it has sent something in time.
 
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use crate::roster::Roster;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thinwire::message::Header;
+use thinwire::inside::exchange::header::Header;
 
 /// When rounds are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,18 +24,22 @@ pub struct Rules {
     /// How long a round waits for the others after its first message.
     pub deadline: Duration,
     pub max_members: usize,
+    /// Seats that one may have who comes from one address, or with one certificate.
+    pub per_identity: usize,
 }
 
-/// Who sits where, as the next server must know it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Roster {
-    pub seats: Vec<String>,
-    /// Those whose seats others have now; one more than the last round that counted them.
-    pub gone: BTreeMap<String, u64>,
-}
+/// Rounds in a row that may wait for a member in vain.
+pub const MISSES: u32 = 3;
 
-/// How many of those are remembered.
+/// How many of those are remembered whose seats others have, and how many sessions that have ended.
 const GONE: usize = 4096;
+
+/// How a session has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Replaced,
+    GivenAway,
+}
 
 /// One member, here or gone.
 #[derive(Clone, Debug, Default)]
@@ -44,10 +49,12 @@ pub struct Seat {
     counted: u64,
     /// It said that it leaves.
     left: bool,
-    /// The first session of this name here; those before it were of another's.
-    since: u64,
-    /// Of its present connection; 0 when it has not come since the server started.
-    session: u64,
+    /// Of its present connection; none when it has not come since the server started.
+    session: Option<u64>,
+    /// Who it is, as far as the door knows: a certificate, or an address.
+    identity: String,
+    /// Rounds in a row that have waited for it in vain.
+    missed: u32,
     /// Streams it follows the log by: 0 or 1, and 2 for a moment when it comes back.
     following: usize,
     /// Since when it has no connection.
@@ -75,7 +82,10 @@ pub struct Table {
     gone: BTreeMap<String, u64>,
     /// How often the roster has changed.
     changes: u64,
-    sessions: u64,
+    /// A number that nobody can guess: whoever knows a session may speak for its seat.
+    new_session: Box<dyn FnMut() -> u64 + Send>,
+    /// Sessions that have ended, the oldest first.
+    ended: VecDeque<(u64, Ended)>,
     round: u64,
     step: u64,
     /// What messages of the round must look like; none while it is made, and after the last.
@@ -101,6 +111,8 @@ pub enum Decision {
 pub enum Refusal {
     #[error("all {0} seats are taken")]
     Full(usize),
+    #[error("this address or certificate has {0} seats already, and may have no more")]
+    TooMany(usize),
     #[error("a name has 1 to 64 letters, digits, - _ and .; this has not")]
     Name,
     #[error("another worker has joined under this name")]
@@ -129,14 +141,14 @@ pub enum Verdict {
 
 impl Table {
     /// With members as they were known before: `counted` tells for each seat one more than the last round that counted it, and
-    /// `last` whom the last round counted. Those are waited for, as if their connections had just been lost. `start` is a number of
-    /// this start of the server.
+    /// `last` whom the last round counted. Those are waited for, as if their connections had just been lost. `new_session` gives
+    /// numbers that nobody can guess.
     pub fn new(
         rules: Rules,
         roster: Roster,
         counted: impl Fn(u32) -> u64,
         last: &[u32],
-        start: u32,
+        new_session: impl FnMut() -> u64 + Send + 'static,
         now: Instant,
     ) -> Table {
         let seat = |(slot, name): (usize, String)| {
@@ -145,17 +157,17 @@ impl Table {
             Seat { name, counted, waited_for, lost: Some(now), ..Seat::default() }
         };
         let seats = roster.seats.into_iter().enumerate().map(seat).collect();
-        let (sessions, arrived) = (u64::from(start) << 32, BTreeMap::new());
         Table {
             rules,
             seats,
             gone: roster.gone,
             changes: 0,
-            sessions,
+            new_session: Box::new(new_session),
+            ended: VecDeque::new(),
             round: 0,
             step: 0,
             expected: None,
-            arrived,
+            arrived: BTreeMap::new(),
             first: None,
             making: Vec::new(),
         }
@@ -198,12 +210,13 @@ impl Table {
     /// A message that waits for its round goes with the one who sent it: if it is the same worker, it sends it again; if it is one
     /// that came back with a checkpoint, it owes what the message told, and would tell it twice. For the same reason nobody sits
     /// down whose message is in the round that is being made: soon it is known to have been counted.
-    pub fn join(&mut self, name: &str, now: Instant) -> Result<(u32, u64), Refusal> {
+    pub fn join(&mut self, name: &str, identity: &str, now: Instant) -> Result<(u32, u64), Refusal> {
         let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
             return Err(Refusal::Name);
         }
         let known = self.seats.iter().position(|seat| seat.name == name);
+        self.check_identity(known, identity, now)?;
         let slot = match known {
             Some(slot) => slot,
             None => self.seat_new(name, now)?,
@@ -212,10 +225,29 @@ impl Table {
             return Err(Refusal::Making);
         }
         self.withdraw(slot as u32);
-        self.sessions += 1;
+        let session = (self.new_session)();
         let seat = &mut self.seats[slot];
-        (seat.session, seat.following, seat.lost, seat.left) = (self.sessions, 0, Some(now), false);
-        Ok((slot as u32, self.sessions))
+        (seat.following, seat.lost, seat.left, seat.identity) = (0, Some(now), false, identity.to_owned());
+        let before = seat.session.replace(session);
+        self.end_session(before, Ended::Replaced);
+        Ok((slot as u32, session))
+    }
+
+    /// One who is let in must not take all seats: others who have no seat yet come from elsewhere.
+    fn check_identity(&self, known: Option<usize>, identity: &str, now: Instant) -> Result<(), Refusal> {
+        let theirs = |slot: &usize| self.seats[*slot].identity == identity && !self.is_free(*slot, now);
+        let others = (0..self.seats.len()).filter(|slot| Some(*slot) != known).filter(theirs).count();
+        match others < self.rules.per_identity {
+            true => Ok(()),
+            false => Err(Refusal::TooMany(others)),
+        }
+    }
+
+    fn end_session(&mut self, session: Option<u64>, how: Ended) {
+        self.ended.extend(session.map(|session| (session, how)));
+        if self.ended.len() > GONE {
+            self.ended.pop_front();
+        }
     }
 
     /// A seat for one who has none: when all that the run is made for are given, first the seat of one who has gone, whose share of
@@ -230,9 +262,10 @@ impl Table {
             }
             None => return Err(Refusal::Full(self.rules.max_members)),
         };
-        let (counted, since) = (self.gone.get(name).copied().unwrap_or(0), self.sessions + 1);
-        let now_here = Seat { name: name.to_owned(), counted, since, ..Seat::default() };
+        let counted = self.gone.get(name).copied().unwrap_or(0);
+        let now_here = Seat { name: name.to_owned(), counted, ..Seat::default() };
         let before = std::mem::replace(&mut self.seats[slot], now_here);
+        self.end_session(before.session, Ended::GivenAway);
         if before.counted > 0 {
             self.gone.insert(before.name, before.counted);
         }
@@ -270,13 +303,12 @@ impl Table {
     }
 
     fn seat(&mut self, slot: u32, session: u64) -> Result<&mut Seat, Refusal> {
-        if session >> 32 != self.sessions >> 32 {
-            return Err(Refusal::Restarted);
-        }
-        match self.seats.get_mut(slot as usize) {
-            Some(seat) if seat.session == session => Ok(seat),
-            Some(seat) if session < seat.since => Err(Refusal::GivenAway),
-            _ => Err(Refusal::Replaced),
+        let ended = self.ended.iter().find(|(past, _)| *past == session).map(|(_, how)| *how);
+        match (self.seats.get_mut(slot as usize), ended) {
+            (Some(seat), _) if seat.session == Some(session) => Ok(seat),
+            (_, Some(Ended::GivenAway)) => Err(Refusal::GivenAway),
+            (_, Some(Ended::Replaced)) => Err(Refusal::Replaced),
+            _ => Err(Refusal::Restarted),
         }
     }
 
@@ -303,7 +335,9 @@ impl Table {
     /// It works on `round`.
     pub fn ready(&mut self, slot: u32, session: u64, round: u64) -> Result<(), Refusal> {
         let open = self.round;
-        self.seat(slot, session)?.waited_for |= round == open;
+        let seat = self.seat(slot, session)?;
+        // Whoever says so and does not send would slow everyone down to the deadline, round after round.
+        seat.waited_for |= round == open && seat.missed < MISSES;
         Ok(())
     }
 
@@ -334,7 +368,11 @@ impl Table {
         match &self.expected {
             _ if round > open => Err(Refusal::Early(round, open)),
             Some(expected) if round == open => Ok(Verdict::Open(Arc::clone(expected))),
-            _ => Ok(Verdict::Late),
+            _ => {
+                // Slow, but it does send: without being waited for again it might come too late for ever.
+                self.seat(slot, session)?.missed = 0;
+                Ok(Verdict::Late)
+            }
         }
     }
 
@@ -355,7 +393,7 @@ impl Table {
         if verdict == Verdict::Late {
             return Ok(verdict);
         }
-        seat.waited_for = true;
+        (seat.waited_for, seat.missed) = (true, 0);
         match self.arrived.get(&slot) {
             Some(before) if *before == message => return Ok(verdict),
             Some(_) => return Err(Refusal::Another(round)),
@@ -410,7 +448,7 @@ impl Table {
             if counted {
                 (seat.rounds, seat.counted) = (seat.rounds + 1, self.round + 1);
             } else if seat.waited_for {
-                seat.left_out += 1;
+                (seat.left_out, seat.missed) = (seat.left_out + 1, seat.missed + 1);
                 left_out.push(seat.name.clone());
             }
             seat.waited_for &= counted;

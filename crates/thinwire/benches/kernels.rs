@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
 use thinwire::Floats;
-use thinwire::codec::{Codec, Fault, Sign};
-use thinwire::kernel::{self, Level, Stream, update};
-use thinwire::residue::Owed;
-use thinwire::tiles::{Cut, Span, Threads, Vectors};
+use thinwire::inside::codec::Owed;
+use thinwire::inside::codec::{Codec, Fault, Sign};
+use thinwire::inside::kernel::{self, Level, Stream, update};
+use thinwire::inside::machine::tiles::{Cut, Span, Threads, Vectors};
 
 const ROUNDS: usize = 9;
 const BLOCK: usize = 512;
@@ -56,6 +56,8 @@ const K: update::Scalars = update::Scalars {
     shrink: 1.0,
     limit: update::LIMIT,
     jump: 0.1,
+    moves: true,
+    since: update::Since::NOTHING,
 };
 
 const CASES: [Case; 11] = [
@@ -63,8 +65,8 @@ const CASES: [Case; 11] = [
         name: "triad",
         bytes: 12.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [a, b], write: [c] }| {
+            let vectors = Vectors::new([&data.a, &data.b], [&mut data.c]);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [a, b, ..], write: [c, ..] }| {
                 c.iter_mut().zip(a).zip(b).for_each(|((c, a), b)| *c = a + 0.5 * b);
             });
         },
@@ -89,8 +91,8 @@ const CASES: [Case; 11] = [
         name: "adam step",
         bytes: 28.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a], write: [&mut data.b, &mut data.c, &mut data.d] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, x] }| {
+            let vectors = Vectors::new([&data.a], [&mut data.b, &mut data.c, &mut data.d]);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g, ..], write: [m, v, x, ..] }| {
                 update::adam(&K, g, m, v, x);
             });
         },
@@ -99,8 +101,8 @@ const CASES: [Case; 11] = [
         name: "1-bit adam: m and x from the mean",
         bytes: 20.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c, &mut data.d] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [mean, v], write: [m, x] }| {
+            let vectors = Vectors::new([&data.a, &data.b], [&mut data.c, &mut data.d]);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [mean, v, ..], write: [m, x, ..] }| {
                 update::descend(&K, mean, v, m, x);
             });
         },
@@ -109,8 +111,8 @@ const CASES: [Case; 11] = [
         name: "0/1 adam: local step",
         bytes: 32.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a, &data.b], write: [&mut data.c, &mut data.d, &mut data.e] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [g, v], write: [m, u, x] }| {
+            let vectors = Vectors::new([&data.a, &data.b], [&mut data.c, &mut data.d, &mut data.e]);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g, v, ..], write: [m, u, x, ..] }| {
                 update::local(&K, g, v, m, u, x);
             });
         },
@@ -119,8 +121,8 @@ const CASES: [Case; 11] = [
         name: "efficient-adam: own update",
         bytes: 24.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a], write: [&mut data.b, &mut data.c, &mut data.d] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [g], write: [m, v, z] }| {
+            let vectors = Vectors::new([&data.a], [&mut data.b, &mut data.c, &mut data.d]);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [g, ..], write: [m, v, z, ..] }| {
                 update::own_update(&K, g, m, v, z);
             });
         },
@@ -129,8 +131,8 @@ const CASES: [Case; 11] = [
         name: "is it finite",
         bytes: 4.0,
         run: |data, threads| {
-            let vectors = Vectors { read: [&data.a], write: [] };
-            threads.each(data.a.len(), vectors, |_, Vectors { read: [a], .. }| {
+            let vectors = Vectors::new([&data.a], []);
+            threads.each(data.a.len(), vectors, |_, Vectors { read: [a, ..], .. }| {
                 black_box(kernel::reduce::all_finite(a));
             });
         },
@@ -145,10 +147,10 @@ fn cut() -> Cut {
 }
 
 fn encode(x: &[f32], residue: Owed<'_>, bytes: &mut [u8], threads: &Threads) {
-    let vectors = Vectors { read: [x], write: [] };
-    let span = Span { range: 0..x.len(), vectors, residue, bytes, cut: cut() };
+    let vectors = Vectors::new([x], []);
+    let span = Span { range: 0..x.len(), vectors, residual: residue, bytes, cut: cut() };
     let done = threads
-        .walk(span, |tile: Span<'_, 1, 0>, _| tile.cut.encode(&Sign, tile.vectors.read[0], tile.residue, tile.bytes));
+        .walk(span, |tile: Span<'_>, _| Sign.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes));
     done.expect("finite values");
 }
 
@@ -167,10 +169,10 @@ fn decode_streaming(data: &mut Data, threads: &Threads) {
 type Decode = for<'a> fn(&[u8], &'a mut [f32], &Stream<'a>) -> Result<(), Fault>;
 
 fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
-    let vectors = Vectors { read: [], write: [&mut data.d] };
-    let span = Span { range: 0..data.a.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk_streaming(span, |tile: Span<'_, 0, 1>, _, stream| {
-        let Vectors { write: [out], .. } = tile.vectors;
+    let vectors = Vectors::new([], [&mut data.d]);
+    let span = Span { range: 0..data.a.len(), vectors, residual: Owed::Nothing, bytes: &mut data.bits, cut: cut() };
+    let done = threads.walk_streaming(span, |tile: Span<'_>, _, stream| {
+        let Vectors { write: [out, ..], .. } = tile.vectors;
         decode(tile.bytes, out, stream)
     });
     done.expect("what was encoded");

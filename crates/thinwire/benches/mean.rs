@@ -4,12 +4,11 @@
 //! the medians is what counts.
 
 use std::time::Instant;
-use thinwire::codec::CodecName;
-use thinwire::exchange::{Coding, Codings, Exchange};
-use thinwire::layout::{Shape, Topology};
-use thinwire::optimizer::Now;
-use thinwire::schedule::Round;
-use thinwire::tiles::Threads;
+use thinwire::CodecName;
+use thinwire::Round;
+use thinwire::inside::exchange::layout::{Shape, Topology};
+use thinwire::inside::exchange::{Coding, Codings, Exchange};
+use thinwire::inside::machine::{Machine, Threads};
 use thinwire::{Floats, threads};
 
 const ROUNDS: usize = 15;
@@ -38,15 +37,15 @@ fn measure(group: threads::Thread, len: usize) -> (Vec<f64>, Vec<f64>) {
     let shape = Shape { values: len, block: 512, workers, topology: Topology::Sharded };
     let coding = |codec| Some(Coding::new(shape, codec, codec, BUCKET));
     let codings = Codings { exact: coding(CodecName::F32), coarse: coding(CodecName::Sign) };
-    let mut exchange = Exchange::new(shape, codings, Box::new(group), Threads::new(1).expect("a thread"));
+    let mut exchange =
+        Exchange::new(shape, codings, Box::new(group), Machine::bare(len, Threads::new(1).expect("a thread")));
     let mut x = Floats::zeroed(len);
     x.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
     let (mut exact, mut coarse) = (Vec::new(), Vec::new());
     for step in 0..2 * ROUNDS as u64 {
         let round = if step % 2 == 0 { Round::Exact } else { Round::Coarse };
-        let now = Now { step, lr: 0.0, rates: &[], contributes: true, norm: None };
         let start = Instant::now();
-        exchange.mean_in_place(round, &now, &mut x).expect("a mean");
+        exchange.mean_in_place(round, step, true, &mut x).expect("a mean");
         let times = if round == Round::Exact { &mut exact } else { &mut coarse };
         times.push(start.elapsed().as_secs_f64());
     }

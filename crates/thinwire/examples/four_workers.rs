@@ -34,7 +34,7 @@ fn main() -> Result<()> {
 
     let (x, traffic) = &ends[0];
     let error = x.iter().enumerate().map(|(i, x)| (x - target(i)).powi(2)).sum::<f32>() / SIZE as f32;
-    let adam = Plan::new(&Config::new(Name::Adam), SIZE, 4, STEPS)?.bytes_sent(0);
+    let adam = Plan::new(&Config::new(Name::ADAM), SIZE, 4, STEPS)?.bytes_sent(0);
     println!("mean squared error {error:.4}; rounds {:?}", traffic.rounds);
     println!("sent {} bytes a worker; Adam would have sent {adam}", traffic.bytes_sent);
 

@@ -1,6 +1,6 @@
 //! A run that is killed between two syncs and resumed ends in the same bits: cargo run -p thinwire --example interrupted
 
-use thinwire::{Config, Name, Result, Worker, threads};
+use thinwire::{Config, Result, Worker, ZeroOneAdam, threads};
 
 const STEPS: u64 = 50;
 const STOP_AFTER: u64 = 33;
@@ -16,7 +16,7 @@ fn train(worker: &mut Worker, x: &mut [f32], until: u64) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let config = Config { sync_every: Some(8), ..Config::new(Name::ZeroOneAdam) };
+    let config = Config::of(ZeroOneAdam { sync_every: Some(8), ..ZeroOneAdam::default() });
     let dir = std::env::temp_dir().join(format!("thinwire-interrupted-{}", std::process::id()));
 
     let whole = threads::run(3, |group| {

@@ -4,15 +4,15 @@
 //! they send, and 0/1 Adam can leave out half of the rounds and more: **0/1 Adam** (arXiv 2202.06009),
 //! **1-bit Adam** (arXiv 2102.02888) and **Efficient-Adam** (arXiv 2205.14473), with Adam itself as the baseline.
 //!
-//! They are all Adam plus one primitive: *average a vector over all workers, coded on the way up and on the way down, with a
-//! residue remembered on each side*. That primitive is [`exchange`]; [`schedule`] says at which steps; an [`optimizer`] says of
-//! what. A [`Worker`] is what a program holds:
+//! They are all Adam plus one primitive: *average a vector over all workers, compressed on the way up and on the way down,
+//! with error feedback on each side*. [`Mean`] offers that primitive by itself. A [`Worker`] is what a
+//! program holds:
 //!
 //! ```
-//! use thinwire::{Config, Name, Worker, threads};
+//! use thinwire::{Config, Worker, ZeroOneAdam, threads};
 //!
 //! let ends = threads::run(4, |group| {
-//!     let config = Config { sync_every: Some(4), ..Config::new(Name::ZeroOneAdam) };
+//!     let config = Config::of(ZeroOneAdam { sync_every: Some(4), ..Default::default() });
 //!     let mut x = vec![1.0_f32; 1000];
 //!     let mut worker = Worker::new(&config, &x, Box::new(group))?;
 //!     for _ in 0..1000 {
@@ -29,43 +29,71 @@
 //! # Ok::<(), thinwire::Error>(())
 //! ```
 //!
-//! The modules, in reading order. The engine never prints, reads no clock but for deadlines and phase times, and draws no
+//! The engine never prints, reads no clock but for deadlines and phase times, and draws no
 //! randomness; no codec remembers, no schedule counts, no optimizer counts bytes, no step allocates.
 
 #![deny(unsafe_code)]
+#![deny(missing_docs)]
 
 #[cfg(target_endian = "big")]
 compile_error!("messages and checkpoints are little-endian, and so must the machine be");
 
-pub mod error;
-pub mod schedule;
-pub mod codec;
-pub mod kernel;
-pub mod memory;
-pub mod residue;
-pub mod tiles;
-pub mod gradient;
-pub mod hosts;
-pub mod layout;
-pub mod message;
-pub mod collective;
-pub mod exchange;
-pub mod groups;
-pub mod optimizer;
-pub mod config;
-pub mod plan;
-pub mod checkpoint;
-pub mod worker;
+// In reading order. Those that need no documentation are seen from outside by a few names only, which have it.
+mod error;
+#[allow(missing_docs)]
+mod state;
+mod schedule;
+#[allow(missing_docs)]
+mod kernel;
+#[allow(missing_docs)]
+mod codec;
+#[allow(missing_docs)]
+mod machine;
+mod transport;
+#[allow(missing_docs)]
+mod exchange;
+mod mean;
+mod config;
+mod optim;
+mod settings;
+mod plan;
+mod checkpoint;
+mod worker;
 
 pub use checkpoint::Checkpoint;
 pub use codec::CodecName;
-#[cfg(feature = "mpi")]
-pub use collective::mpi;
-pub use collective::{Collective, Jump, Solo, Traffic, threads};
 pub use config::{Config, Name};
-pub use error::{Error, Result};
-pub use gradient::{Gradient, Pieces};
-pub use memory::Floats;
-pub use plan::Plan;
-pub use schedule::LearningRate;
+pub use error::{Error, Fault, Result};
+pub use machine::{Floats, Gradient, Pieces};
+pub use mean::{Mean, MeanOptions};
+pub use optim::{Adam, EfficientAdam, OneBitAdam, ZeroOneAdam};
+pub use plan::{Load, Memory, Plan};
+pub use schedule::{LearningRate, Round};
+#[cfg(feature = "mpi")]
+pub use transport::mpi;
+pub use transport::{Collective, Jump, Rounds, Seconds, Solo, Traffic, threads};
 pub use worker::Worker;
+
+/// The values that options take, beyond numbers and codecs.
+pub mod options {
+    pub use crate::codec::Precision;
+    pub use crate::config::{Hierarchy, NonFinite};
+    pub use crate::exchange::layout::Topology;
+    pub use crate::machine::Group;
+    pub use crate::optim::{Freeze, Sync, Theta, Warmup};
+    pub use crate::schedule::Decay;
+}
+
+/// What the other crates of this workspace, tests and benches use of the inside. It may change with every version.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::optim::table::{Algorithm, Optimizers, Options, Row};
+    pub use crate::settings::Settings;
+
+    macro_rules! modules {
+        ($($name:ident)*) => {
+            $(pub mod $name { pub use crate::$name::*; })*
+        };
+    }
+    modules! { checkpoint codec exchange kernel machine optim schedule state }
+}

@@ -1,40 +1,45 @@
 //! Rounds, bytes and memory, before anything is sent.
 //!
 //! The same calendar says which round each step has, and the same layout says how long its messages are, here and in the run:
-//! what is planned is what the meter counts, to the byte (`tests/traffic.rs`).
+//! what is planned is what the meter counts, to the byte (`tests/it/traffic.rs`).
 
-use crate::collective::Rounds;
-use crate::config::{Config, Name};
+use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::exchange::hosts::Hosts;
+use crate::exchange::layout::Shape;
 use crate::exchange::{Coding, Codings, Crossing};
-use crate::hosts::Hosts;
-use crate::layout::Shape;
-use crate::schedule::{Calendar, LearningRate, Round};
+use crate::optim::Algorithm;
+use crate::schedule::{LearningRate, Round};
+use crate::transport::Rounds;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// What a run will send and hold.
 pub struct Plan {
+    /// Steps of the run.
     pub steps: u64,
+    /// Rounds of each kind.
     pub rounds: Rounds,
-    name: Name,
+    algorithm: Arc<dyn Algorithm>,
     clips: bool,
     shape: Shape,
     /// Where the workers are, whatever the form of the mean.
     hosts: Hosts,
     codings: Codings,
-    calendar: Calendar,
     learning_rate: Option<LearningRate>,
     ends_synced: bool,
 }
 
 /// What one round does to the network: the slowest place of it, which all others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Load {
     /// The pieces in which the vector goes; packing one overlaps sending another.
     pub buckets: u64,
     /// Bytes that the busiest host's link carries up, towards the owners, and then down, all workers of the host together, in its
     /// busier direction: where there are fewer blocks than workers, an owner gets more than it sends.
     pub up: u64,
+    /// See `up`.
     pub down: u64,
     /// Messages that a worker of that host sends, those inside it too.
     pub messages: u64,
@@ -54,6 +59,7 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// All of it.
     pub fn total(&self) -> u64 {
         self.model + self.moments + self.beyond_adam + self.messages
     }
@@ -69,47 +75,28 @@ impl Plan {
     pub fn on_hosts(config: &Config, params: usize, hosts: &[usize], steps: u64) -> Result<Plan> {
         let (workers, hosts) = (hosts.len(), Hosts::new(hosts));
         if workers == 0 {
-            return Err(Error::config("workers", workers, "accepted: at least 1"));
+            return Err(Error::config("workers", workers, "expected at least 1"));
         }
-        let config = config.resolved()?;
-        config.groups(params)?;
-        let calendar = config.calendar();
-        if calendar == (Calendar::OneBit { warmup: None }) {
-            return Err(Error::config(
-                "warmup",
-                "auto",
-                "only the run will tell; to plan, set warmup to a number of steps",
-            ));
-        }
-        let shape = config.shape(params, workers);
-        let codings = config.codings(shape, &config.hosts(&hosts)?);
+        let settings = config.decide()?;
+        settings.groups(params)?;
+        settings.algorithm.is_planned()?;
+        let shape = settings.shape(params, workers);
+        let codings = settings.codings(shape, &settings.hosts(&hosts)?);
         let mut plan = Plan {
             steps,
             rounds: Rounds::default(),
-            name: config.name,
-            clips: config.clip.is_some(),
+            algorithm: settings.algorithm,
+            clips: settings.clip.is_some(),
             shape,
             hosts,
             codings,
-            calendar,
-            learning_rate: config.learning_rate,
+            learning_rate: settings.learning_rate,
             ends_synced: true,
         };
-        match plan.calendar {
-            Calendar::Exact => plan.rounds.exact = steps,
-            Calendar::Coarse => plan.rounds.coarse = steps,
-            Calendar::OneBit { warmup } => {
-                plan.rounds.exact = warmup.unwrap_or(steps).min(steps);
-                plan.rounds.coarse = steps - plan.rounds.exact;
-            }
-            // Its gaps follow the learning rate.
-            Calendar::ZeroOne { .. } => {
-                for t in 0..steps {
-                    let round = plan.round(t);
-                    plan.rounds.count(round);
-                    plan.ends_synced = round != Round::Skipped;
-                }
-            }
+        for t in 0..steps {
+            let round = plan.round(t);
+            plan.rounds.count(round);
+            plan.ends_synced = round != Round::Skipped;
         }
         Ok(plan)
     }
@@ -121,10 +108,12 @@ impl Plan {
         self
     }
 
+    /// Parameters of the model.
     pub fn params(&self) -> usize {
         self.shape.values
     }
 
+    /// Workers of the run.
     pub fn workers(&self) -> usize {
         self.shape.workers
     }
@@ -193,7 +182,7 @@ impl Plan {
 
     /// The kind of step `t`.
     pub fn round(&self, t: u64) -> Round {
-        self.calendar.round(t, self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t)))
+        self.algorithm.round(t, self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t)))
     }
 
     /// The bits that stand for one parameter between hosts, averaged over the steps, as the papers count: a mean in f32 is 32
@@ -212,13 +201,13 @@ impl Plan {
     pub fn memory(&self, rank: usize) -> Memory {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let word = 4 * self.shape.values as u64;
-        let residues = self.codings.coarse.as_ref().map_or(0, |coding| coding.residue_bytes(rank) as u64);
-        let local = if self.name == Name::ZeroOneAdam { 2 * word } else { 0 };
+        let residues = self.codings.coarse.as_ref().map_or(0, |coding| coding.residual_bytes(rank) as u64);
+        let vectors = self.algorithm.vectors().len() as u64 * word;
         let clipping = if self.clips && self.codings.exact.is_some() { word } else { 0 };
         Memory {
             model: 2 * word,
             moments: 2 * word,
-            beyond_adam: residues + local + clipping,
+            beyond_adam: residues + vectors.saturating_sub(2 * word) + clipping,
             messages: (self.codings.buffers(rank) * self.codings.longest_message()) as u64,
         }
     }
@@ -291,7 +280,7 @@ mod tests {
     fn small_models_on_many_workers_are_counted_whole() {
         for (params, workers) in [(1_000_000, 1000), (1_000_000, 4096), (100_000, 512)] {
             let hosts = (0..workers).collect::<Vec<_>>();
-            let plan = Plan::on_hosts(&Config::new(Name::Adam), params, &hosts, 1).unwrap();
+            let plan = Plan::on_hosts(&Config::new(crate::Name::ADAM), params, &hosts, 1).unwrap();
             let headers = 2 * 48 * (workers as u64 - 1);
             let values = 8.0 * params as f64 * (workers as f64 - 1.0) / workers as f64;
             assert_eq!(plan.mean_bytes_sent(), headers + values.round() as u64, "{params} on {workers}");
@@ -303,7 +292,7 @@ mod tests {
     #[test]
     fn large_models_are_counted_at_once() {
         let hosts = (0..1024).map(|worker| worker / 8).collect::<Vec<_>>();
-        let plan = Plan::on_hosts(&Config::new(Name::Adam), 175_000_000_000, &hosts, 1).unwrap();
+        let plan = Plan::on_hosts(&Config::new(crate::Name::ADAM), 175_000_000_000, &hosts, 1).unwrap();
         let load = plan.load(Round::Exact).unwrap();
         assert!(load.buckets > 100_000, "{}", load.buckets);
         let whole = 4.0 * 175e9 * 127.0 / 128.0;

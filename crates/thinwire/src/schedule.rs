@@ -1,7 +1,7 @@
 //! When: the learning rate, and which steps talk. Pure functions of the step; nothing here counts or remembers.
 //!
-//! A step is exact (a full-precision mean), coarse (a coded mean) or skipped (no round at all); [`Calendar`] says which,
-//! to the optimizers and to [`plan`](crate::plan) alike. For 0/1 Adam (arXiv 2202.06009) it is made of two sets:
+//! A step is exact (a full-precision mean), coarse (a coded mean) or skipped (no round at all). An optimizer says which, to its steps and
+//! to [`plan`](crate::plan) alike. For 0/1 Adam (arXiv 2202.06009) it follows from two sets:
 //!
 //! - T_v, the steps that update the variance: gaps that start at a shortest one and double after every κ of them up to a longest
 //!   one, none from `freeze` on;
@@ -16,10 +16,12 @@ use serde::{Deserialize, Serialize};
     expecting = "a table such as { peak = 1e-3, warmup = 500, decay = \"cosine\", steps = 10000 }"
 )]
 pub struct LearningRate {
+    /// The rate after the warm-up.
     pub peak: f64,
     /// Steps of linear warm-up; step `warmup − 1` is the first at the peak.
     #[serde(default)]
     pub warmup: u64,
+    /// How it falls then.
     #[serde(default)]
     pub decay: Decay,
     /// The length of the run: where `cosine` and `linear` end.
@@ -48,16 +50,21 @@ fn a_tenth() -> f64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decay {
+    /// It does not.
     #[default]
     Constant,
+    /// In a straight line to `floor`.
     Linear,
+    /// Along a cosine to `floor`.
     Cosine,
+    /// To `drop_to` of what it was, every `drop_every` steps.
     Step,
     /// peak·√(warmup/t): α/√t, as Efficient-Adam's analysis has it (without warm-up it is peak/√t).
     InverseSqrt,
 }
 
 impl LearningRate {
+    /// The same rate at every step.
     pub fn constant(peak: f64) -> LearningRate {
         LearningRate {
             peak,
@@ -91,20 +98,28 @@ impl LearningRate {
 
 /// T_v: the steps of 0/1 Adam that update the variance.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the fields are explained with their variants
 pub enum VarianceSteps {
-    /// Gaps of `gap` that double after every `kappa` of them until they are `longest`, and all of the first `gap` steps; none from
-    /// `freeze` on. With a `gap` of 1 and no longest it is the paper's: k_0 = 0, k_(j+1) − k_j = 2^⌊j/κ⌋.
-    Growing { kappa: u64, gap: u64, longest: Option<u64>, freeze: Option<u64> },
+    /// Gaps of `gap` that double after every `kappa` of them until they are `longest`, and all of the first `dense` and the first `gap`
+    /// steps; none from `freeze` on. With a `gap` of 1, nothing dense and no longest it is the paper's: k_0 = 0,
+    /// k_(j+1) − k_j = 2^⌊j/κ⌋.
+    Growing { dense: u64, kappa: u64, gap: u64, longest: Option<u64>, freeze: Option<u64> },
     /// These, in rising order.
     Custom(Vec<u64>),
 }
 
 impl VarianceSteps {
+    /// Every step before `end`, and none from there on.
+    pub fn all_before(end: u64) -> VarianceSteps {
+        VarianceSteps::Growing { dense: end, kappa: 1, gap: 1, longest: None, freeze: Some(end) }
+    }
+
+    /// Whether step `t` updates the variance.
     pub fn contains(&self, t: u64) -> bool {
         match self {
             VarianceSteps::Custom(steps) => steps.binary_search(&t).is_ok(),
             VarianceSteps::Growing { freeze: Some(freeze), .. } if t >= *freeze => false,
-            VarianceSteps::Growing { gap, .. } if t < *gap => true,
+            VarianceSteps::Growing { dense, gap, .. } if t < *dense || t < *gap => true,
             VarianceSteps::Growing { kappa, gap, longest, .. } => {
                 // Counted in shortest gaps, the gaps are 2^p from κ·(2^p − 1) on.
                 let i = t / gap;
@@ -122,6 +137,7 @@ const LEAD: f64 = 10.0 / 9.0;
 
 /// T_u: the steps of 0/1 Adam that sync.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the fields are explained with their variants
 pub enum SyncSteps {
     /// Every step before `start`; then the gap doubles each time the learning rate halves, or a little before, up to `longest`:
     /// for the first time at 5/9 of the peak.
@@ -173,39 +189,10 @@ impl SyncSteps {
 /// What the workers average in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
+    /// A full-precision mean.
     Exact,
+    /// A compressed mean.
     Coarse,
+    /// No mean at all.
     Skipped,
-}
-
-/// The round of every step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Calendar {
-    /// Adam: every step exact.
-    Exact,
-    /// Efficient-Adam: every step coarse.
-    Coarse,
-    /// 1-bit Adam: exact before `warmup`, coarse from then on. None: the run itself will tell.
-    OneBit { warmup: Option<u64> },
-    /// 0/1 Adam: exact on T_v; coarse on T_u and before each step of T_v; skipped elsewhere.
-    ZeroOne { variance: VarianceSteps, sync: SyncSteps },
-}
-
-impl Calendar {
-    /// Whether step `t` of 0/1 Adam is in T_v.
-    pub fn updates_variance(&self, t: u64) -> bool {
-        matches!(self, Calendar::ZeroOne { variance, .. } if variance.contains(t))
-    }
-
-    pub fn round(&self, t: u64, lr: f32) -> Round {
-        match self {
-            Calendar::Exact => Round::Exact,
-            Calendar::Coarse => Round::Coarse,
-            Calendar::OneBit { warmup } if warmup.is_none_or(|warmup| t < warmup) => Round::Exact,
-            Calendar::OneBit { .. } => Round::Coarse,
-            Calendar::ZeroOne { variance, .. } if variance.contains(t) => Round::Exact,
-            Calendar::ZeroOne { variance, sync } if sync.contains(t, lr) || variance.contains(t + 1) => Round::Coarse,
-            Calendar::ZeroOne { .. } => Round::Skipped,
-        }
-    }
 }

@@ -2,7 +2,10 @@
 //!
 //! The allocator of this program counts for each thread; a worker is a thread.
 
-#[path = "common/runs.rs"]
+#[path = "it/common/toy.rs"]
+mod toy;
+#[path = "it/common/runs.rs"]
+#[allow(dead_code)] // it uses a part of the file
 mod runs;
 
 use runs::{CASES, LEN, PLACES, Replica, STEPS, TOPOLOGIES, config, together, together_on};

@@ -4,9 +4,9 @@ use anyhow::{Result, ensure};
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
-use thinwire::codec::{Codec, Fault, encoded_len};
-use thinwire::residue::Owed;
-use thinwire::tiles::{Cut, Span, Threads, Vectors};
+use thinwire::inside::codec::Owed;
+use thinwire::inside::codec::{Codec, Fault, encoded_len};
+use thinwire::inside::machine::tiles::{Cut, Span, Threads, Vectors};
 use thinwire::{CodecName, Floats};
 
 /// The engine's default block.
@@ -128,11 +128,11 @@ pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
 }
 
 fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
-    let vectors = Vectors { read: [&data.x], write: [] };
+    let vectors = Vectors::new([&data.x], []);
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
     let span =
-        Span { range: 0..data.x.len(), vectors, residue: Owed::Wide(&mut data.residue), bytes: &mut data.bytes, cut };
-    threads.walk(span, |tile: Span<'_, 1, 0>, _| tile.cut.encode(codec, tile.vectors.read[0], tile.residue, tile.bytes))
+        Span { range: 0..data.x.len(), vectors, residual: Owed::Wide(&mut data.residue), bytes: &mut data.bytes, cut };
+    threads.walk(span, |tile: Span<'_>, _| codec.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes))
 }
 
 fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
@@ -146,11 +146,11 @@ fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
 }
 
 fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
-    let vectors = Vectors { read: [], write: [&mut *data.y] };
+    let vectors = Vectors::new([], [&mut *data.y]);
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
-    let span = Span { range: 0..data.x.len(), vectors, residue: Owed::Nothing, bytes: &mut data.bytes, cut };
-    threads.walk(span, |tile: Span<'_, 0, 1>, _| {
-        let Vectors { write: [out], .. } = tile.vectors;
+    let span = Span { range: 0..data.x.len(), vectors, residual: Owed::Nothing, bytes: &mut data.bytes, cut };
+    threads.walk(span, |tile: Span<'_>, _| {
+        let Vectors { write: [out, ..], .. } = tile.vectors;
         decode(codec, cut, tile.bytes, out)
     })
 }

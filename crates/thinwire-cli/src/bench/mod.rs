@@ -129,7 +129,7 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
     let beside = exact.iter().filter(|codec| !codecs.contains(codec));
     benched.codecs = codecs.iter().chain(beside).map(|codec| kernels::speed(*codec, values)).collect::<Result<_>>()?;
     let by = |name, codec| Config { exact_codec: Some(codec), ..Config::new(name) };
-    let others = [by(Name::OneBitAdam, CodecName::Bf16), by(Name::ZeroOneAdam, CodecName::F32)];
+    let others = [by(Name::ONE_BIT_ADAM, CodecName::Bf16), by(Name::ZERO_ONE_ADAM, CodecName::F32)];
     for config in methods::every(codecs).into_iter().chain(others) {
         for config in [config.clone(), Config { clip: Some(1.0), ..config }] {
             for step in steps::measure(&config, &steps::PAIR, values)? {

@@ -3,12 +3,11 @@
 //! Nothing here knows what a step consists of: coding, moments, clipping, checks and copies are in it because the engine does
 //! them. Waiting takes no CPU time, and so does not count.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use thinwire::config::{Sync, Warmup};
-use thinwire::schedule::Round;
+use thinwire::Round;
 use thinwire::{CodecName, Config, Floats, Name, Worker, threads};
 
 /// Two workers, each with a host to itself: the smallest group that sends.
@@ -100,24 +99,9 @@ pub fn measure(config: &Config, hosts: &[usize], values: usize) -> Result<Vec<St
 
 /// The same optimizer on a schedule that has each of its kinds of step a few times.
 fn drill(config: &Config) -> Result<(Config, u64)> {
-    let resolved = config.resolved()?;
-    let mut drill = Config { learning_rate: None, groups: Vec::new(), preset: None, ..resolved };
-    let steps = match drill.name {
-        Name::Adam | Name::EfficientAdam => STEPS,
-        Name::OneBitAdam => {
-            drill.warmup = Some(Warmup::Steps(STEPS));
-            2 * STEPS
-        }
-        Name::ZeroOneAdam => {
-            (drill.kappa, drill.freeze) = (None, None);
-            (drill.variance_gap, drill.variance_longest) = (None, None);
-            (drill.sync_start, drill.sync_every, drill.sync_longest) = (None, None, None);
-            drill.variance_steps = Some((0..STEPS).collect());
-            drill.sync = Some(Sync::Custom);
-            drill.sync_steps = Some((0..STEPS).map(|turn| STEPS + 2 * turn + 1).collect());
-            3 * STEPS
-        }
-    };
+    let settings = config.decide()?;
+    let (own, steps) = settings.algorithm.drill(STEPS);
+    let drill = Config { learning_rate: None, groups: Vec::new(), own, ..settings.config() };
     Ok((drill.resolved().context("a configuration to measure")?, steps))
 }
 
@@ -142,17 +126,9 @@ fn one_worker(
     let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
     let mut counted = Vec::new();
     for _ in 0..steps {
-        let before = worker.traffic().rounds;
         let began = ThreadTime::now();
-        worker.step(&mut params, &grad, 1e-3)?;
+        let round = round_name(worker.step(&mut params, &grad, 1e-3)?);
         let took = began.elapsed().as_secs_f64();
-        let after = worker.traffic().rounds;
-        let round = match () {
-            () if after.exact > before.exact => "exact",
-            () if after.coarse > before.coarse => "coarse",
-            () if after.skipped > before.skipped => "skipped",
-            () => bail!("a step that was no round"),
-        };
         let seen = seen.entry(round).or_default();
         *seen += 1;
         if *seen > 1 {

@@ -74,16 +74,13 @@ pub struct Advice {
 
 /// How simple a method is to take up: Adam itself first. None for those whose learning nobody has measured here.
 fn simplicity(estimate: &Estimate) -> Option<usize> {
-    // Efficient-Adam learned about as well as Adam by four bits, and less by fewer (docs/convergence.md).
-    match (estimate.method.config.name, estimate.method.codec()) {
-        (Name::Adam, CodecName::F32) if estimate.ddp.is_some() => Some(0),
-        (Name::Adam, _) if estimate.ddp.is_some() => Some(1), // a hook of PyTorch's
-        (Name::Adam, CodecName::F32) => Some(2),
-        (Name::Adam, _) => Some(3),
-        (Name::ZeroOneAdam, _) => Some(4),
-        (Name::OneBitAdam, _) => Some(5),
-        (Name::EfficientAdam, CodecName::Uniform(4..) | CodecName::Bf16 | CodecName::F16) => Some(6),
-        (Name::EfficientAdam, _) => None,
+    let method = &estimate.method;
+    let exact_only = method.config.codec_up.is_none();
+    match (method.algorithm.rank(method.codec())?, exact_only, estimate.ddp.is_some(), method.codec()) {
+        (0, true, true, CodecName::F32) => Some(0),
+        (0, true, true, _) => Some(1), // a hook of PyTorch's
+        (0, true, false, CodecName::F32) => Some(2),
+        (rank, ..) => Some(3 + rank),
     }
 }
 
@@ -104,7 +101,7 @@ pub fn advise(answer: &Answer, network: &Network) -> Advice {
     let plain = plain(answer);
     let sends = answer.parts(plain, network).sending();
     let chosen = if lone || sends < WORTH * step(plain) {
-        if estimates[*base].method.config.name == Name::Adam { *base } else { plain }
+        if estimates[*base].method.config.codec_up.is_none() { *base } else { plain }
     } else {
         tried().filter(near).filter(saves).min_by_key(|at| effort(*at)).unwrap_or(*base)
     };

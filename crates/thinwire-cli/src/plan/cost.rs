@@ -14,9 +14,9 @@ use super::network::Network;
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::steps::{StepCost, round_name};
 use anyhow::{Context, Result};
-use thinwire::plan::{Load, Memory, Plan};
-use thinwire::schedule::Round;
+use thinwire::Round;
 use thinwire::{CodecName, Config};
+use thinwire::{Load, Memory, Plan};
 
 /// Where the workers are, and how they share cores.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl Estimate {
         let (codec, params) = (self.method.codec(), self.plan.params());
         let ddp = Ddp::new(codec, params, place.workers(), place.host_count());
         let (bytes_sent, bytes_between_hosts) = ddp.bytes_sent(self.plan.steps);
-        let method = Method { shown: format!("DDP {codec}"), config: self.method.config.clone() };
+        let method = Method { shown: format!("DDP {codec}"), ..self.method.clone() };
         Estimate { method, bytes_sent, bytes_between_hosts, ddp: Some(ddp), ..self }
     }
 

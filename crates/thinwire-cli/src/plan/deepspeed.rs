@@ -5,9 +5,10 @@ use super::methods::{Method, Run};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use std::path::Path;
-use thinwire::config::{Preset, Warmup};
-use thinwire::schedule::Decay;
-use thinwire::{CodecName, Config, Name};
+use thinwire::inside::Optimizers;
+use thinwire::options::Decay;
+use thinwire::options::Warmup;
+use thinwire::{CodecName, Config, Name, OneBitAdam, ZeroOneAdam};
 
 const EXAMPLE: &str = r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}}"#;
 
@@ -52,14 +53,14 @@ fn parse(file: &Value, arguments: &Plan, run: &Run) -> Result<Read> {
         run.clip = Some(clip);
     }
     let config = match kind.to_lowercase().as_str() {
-        "adam" | "adamw" => Config { exact_codec, ..Config::new(Name::Adam) },
+        "adam" | "adamw" => Config { exact_codec, ..Config::new(Name::ADAM) },
         "onebitadam" => one_bit(&mut reader, &run, exact_codec)?,
         "zerooneadam" => zero_one(&mut reader, &run, exact_codec)?,
         _ => bail!("optimizer.type = {kind:?}: accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam"),
     };
-    match config.name {
-        Name::Adam => sharded(file, &mut reader),
-        _ => compressed(file, &mut reader),
+    match Optimizers::row(config.name).coarse {
+        None => sharded(file, &mut reader),
+        Some(_) => compressed(file, &mut reader),
     }
     accumulated(file, &mut reader)?;
     let method = Method::new(&run.scheduled(config))?;
@@ -226,29 +227,27 @@ fn one_bit(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> Re
             run.learning_rate.warmup
         ));
     }
-    let preset = Some(Preset::Deepspeed);
-    Ok(Config { preset, exact_codec, warmup: Some(Warmup::Steps(freeze)), ..Config::new(Name::OneBitAdam) })
+    let own = OneBitAdam { warmup: Some(Warmup::Steps(freeze)), ..OneBitAdam::default() };
+    Ok(Config { preset: Some("deepspeed".to_owned()), exact_codec, ..Config::of(own) })
 }
 
 fn zero_one(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> Result<Config> {
-    let config = Config {
-        preset: Some(Preset::Deepspeed),
-        exact_codec,
+    let own = ZeroOneAdam {
         var_freeze_step: reader.steps("var_freeze_step")?,
         var_update_scaler: reader.steps("var_update_scaler")?,
         local_step_scaler: reader.steps("local_step_scaler")?,
         local_step_clipper: reader.steps("local_step_clipper")?,
-        ..Config::new(Name::ZeroOneAdam)
+        ..ZeroOneAdam::default()
     };
-    let freeze = config.var_freeze_step.unwrap_or(FREEZE_STEP);
+    let freeze = own.var_freeze_step.unwrap_or(FREEZE_STEP);
     if freeze >= run.steps {
-        let said = if config.var_freeze_step.is_some() { "" } else { ", DeepSpeed's default," };
+        let said = if own.var_freeze_step.is_some() { "" } else { ", DeepSpeed's default," };
         reader.warn(format!(
             "var_freeze_step = {freeze}{said} is not reached in {} steps{}: until then no round is skipped",
             run.steps, reader.assumed
         ));
     }
-    let clipper = config.local_step_clipper.unwrap_or(LOCAL_STEP_CLIPPER);
+    let clipper = own.local_step_clipper.unwrap_or(LOCAL_STEP_CLIPPER);
     if !clipper.is_power_of_two() {
         let meant = 1_u64 << clipper.ilog2();
         reader.warn(format!(
@@ -256,7 +255,7 @@ fn zero_one(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> R
              which is planned"
         ));
     }
-    if let Some(scaler) = config.local_step_scaler
+    if let Some(scaler) = own.local_step_scaler
         && scaler * 4 < run.learning_rate.warmup
     {
         reader.warn(format!(
@@ -270,7 +269,7 @@ fn zero_one(reader: &mut Reader, run: &Run, exact_codec: Option<CodecName>) -> R
              times the decay; here it stays decoupled",
         );
     }
-    Ok(config)
+    Ok(Config { preset: Some("deepspeed".to_owned()), exact_codec, ..Config::of(own) })
 }
 
 /// What holds for both of its compressing optimizers.

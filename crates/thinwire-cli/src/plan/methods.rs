@@ -2,28 +2,31 @@
 
 use crate::report;
 use anyhow::Result;
-use thinwire::config::Warmup;
-use thinwire::{CodecName, Config, LearningRate, Name};
+use std::sync::Arc;
+use thinwire::inside::{Algorithm, Optimizers};
+use thinwire::{CodecName, Config, LearningRate};
 
+#[derive(Clone)]
 pub struct Method {
     /// For people.
     pub shown: String,
-    /// Resolved.
+    /// With every option written out.
     pub config: Config,
+    pub algorithm: Arc<dyn Algorithm>,
 }
 
 impl Method {
     pub fn new(config: &Config) -> Result<Method> {
-        let config = config.resolved()?;
+        let settings = config.decide()?;
+        let (config, algorithm) = (settings.config(), settings.algorithm);
         let optimizer = report::shown(&config.name.to_string());
-        let shown = match (config.name, config.codec_up, config.codec_down) {
-            (Name::Adam, ..) => format!("{optimizer} {}", config.exact_codec.unwrap_or(CodecName::F32)),
-            (Name::EfficientAdam, Some(up), Some(down)) if up == down => format!("{optimizer} {up}"),
+        let shown = match (config.exact_codec, config.codec_up, config.codec_down) {
+            (exact, None, _) | (exact, _, None) => format!("{optimizer} {}", exact.unwrap_or(CodecName::F32)),
             (_, Some(up), Some(down)) if up != down => format!("{optimizer} {up}, {down}"),
-            (_, Some(up), _) if up != CodecName::Sign => format!("{optimizer} {up}"),
+            (exact, Some(up), _) if exact.is_none() || up != CodecName::Sign => format!("{optimizer} {up}"),
             _ => optimizer,
         };
-        Ok(Method { shown, config })
+        Ok(Method { shown, config, algorithm })
     }
 
     /// The codec that stands for it: of the coarse rounds, if it has any.
@@ -40,15 +43,13 @@ pub struct Run {
     pub clip: Option<f64>,
     /// Exact rounds of all but Adam itself, where a paper says.
     pub exact_codec: Option<CodecName>,
-    /// Exact steps of 1-bit Adam, if they are not the default part of the run.
-    pub one_bit_warmup: Option<u64>,
-    /// 0/1 Adam's own words, where a paper says.
-    pub zero_one: Option<Config>,
+    /// Optimizers with options of their own, where a paper says.
+    pub given: Vec<Config>,
 }
 
 impl Run {
     pub fn plain(steps: u64, learning_rate: LearningRate, clip: Option<f64>) -> Run {
-        Run { steps, learning_rate, clip, exact_codec: None, one_bit_warmup: None, zero_one: None }
+        Run { steps, learning_rate, clip, exact_codec: None, given: Vec::new() }
     }
 
     /// `config` on this run's schedule.
@@ -61,23 +62,30 @@ impl Run {
 pub fn of(run: &Run, codecs: &[CodecName]) -> Result<Vec<Method>> {
     let mut configs = every(codecs);
     for config in &mut configs {
-        match config.name {
-            Name::OneBitAdam => config.warmup = run.one_bit_warmup.map(Warmup::Steps),
-            Name::ZeroOneAdam => *config = run.zero_one.clone().unwrap_or_else(|| config.clone()),
-            _ => {}
+        if let Some(given) = run.given.iter().find(|given| given.name == config.name) {
+            *config = given.clone();
         }
-        if matches!(config.name, Name::OneBitAdam | Name::ZeroOneAdam) && config.exact_codec.is_none() {
+        let optimizer = Optimizers::row(config.name);
+        if optimizer.exact.is_some() && optimizer.coarse.is_some() && config.exact_codec.is_none() {
             config.exact_codec = run.exact_codec;
         }
     }
     configs.into_iter().map(|config| Method::new(&run.scheduled(config))).collect()
 }
 
-/// Every optimizer at its defaults, and Efficient-Adam with each of `codecs`.
+/// Every optimizer at its defaults; those that have exact rounds only in f32 and in bf16, those that have coarse rounds only with
+/// each of `codecs`.
 pub fn every(codecs: &[CodecName]) -> Vec<Config> {
-    let adam = |codec| Config { exact_codec: Some(codec), ..Config::new(Name::Adam) };
-    let efficient = |codec: &CodecName| Config { codec: Some(*codec), ..Config::new(Name::EfficientAdam) };
-    let whole =
-        [adam(CodecName::F32), adam(CodecName::Bf16), Config::new(Name::OneBitAdam), Config::new(Name::ZeroOneAdam)];
-    whole.into_iter().chain(codecs.iter().map(efficient)).collect()
+    let configs = |row: &'static thinwire::inside::Row| -> Vec<Config> {
+        let usual = Config::new(row.name);
+        match (row.exact, row.coarse) {
+            (Some(_), None) => {
+                let exact = |codec| Config { exact_codec: Some(codec), ..usual.clone() };
+                [CodecName::F32, CodecName::Bf16].map(exact).to_vec()
+            }
+            (None, Some(_)) => codecs.iter().map(|codec| Config { codec: Some(*codec), ..usual.clone() }).collect(),
+            _ => vec![usual],
+        }
+    };
+    Optimizers::all().into_iter().flat_map(configs).collect()
 }

@@ -42,7 +42,7 @@ use cost::{Estimate, Packing, Parts, Place};
 use methods::{Method, Run};
 use network::{FRAMING, LATENCY, Network};
 use std::path::Path;
-use thinwire::schedule::Decay;
+use thinwire::options::Decay;
 use thinwire::{CodecName, Config, LearningRate, Name};
 
 /// Steps of a run, if nobody says.
@@ -208,7 +208,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
             "so few steps say little of a run: 1-bit Adam and 0/1 Adam begin with exact rounds; give --steps of {FEW_STEPS} or more"
         ));
     }
-    if (1..10).contains(&situation.run.learning_rate.warmup) && steps >= FEW_STEPS && situation.run.zero_one.is_none() {
+    if (1..10).contains(&situation.run.learning_rate.warmup) && steps >= FEW_STEPS && situation.run.given.is_empty() {
         situation.warnings.push(format!(
             "0/1 Adam freezes its variance a few of the learning rate's warm-ups into the run: after one of {} steps it has hardly \
              seen a gradient (docs/planning.md)",
@@ -421,7 +421,7 @@ fn links(
 fn methods(situation: &Situation, codecs: &[CodecName]) -> Result<(Vec<Method>, usize)> {
     let mut methods = methods::of(&situation.run, codecs)?;
     let Some(given) = &situation.given else { return Ok((methods, 0)) };
-    let yours = Method { shown: format!("yours: {}", given.shown), config: given.config.clone() };
+    let yours = Method { shown: format!("yours: {}", given.shown), ..given.clone() };
     let base = match methods.iter().position(|method| method.config == given.config) {
         Some(same) => {
             methods[same] = yours;
@@ -460,7 +460,7 @@ fn packing(
 
 /// AdamW under PyTorch's DDP, in f32 and in bf16: what most people have.
 fn baselines(situation: &Situation, packing: &Packing) -> Result<Vec<Estimate>> {
-    let adam = |codec| Config { exact_codec: Some(codec), ..Config::new(Name::Adam) };
+    let adam = |codec| Config { exact_codec: Some(codec), ..Config::new(Name::ADAM) };
     let configs = [adam(CodecName::F32), adam(CodecName::Bf16)];
     let methods = configs.map(|config| Method::new(&situation.run.scheduled(config)));
     let estimates = estimates(situation, methods.into_iter().collect::<Result<_>>()?, packing)?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use thinwire::CodecName;
-use thinwire::hosts::Hosts;
+use thinwire::inside::exchange::hosts::Hosts;
 
 /// TCP's own bytes in what a cable carries: 1448 of 1538, where 1500 bytes are a packet, 20 and 32 of them are the headers of
 /// IP and TCP with time stamps, and Ethernet adds 14 for its header, 4 for its sum, 8 before and 12 after.

@@ -13,8 +13,9 @@
 
 use super::methods::Run;
 use clap::ValueEnum;
-use thinwire::schedule::Decay;
-use thinwire::{CodecName, Config, LearningRate, Name};
+use thinwire::options::Decay;
+use thinwire::options::Warmup;
+use thinwire::{CodecName, Config, LearningRate, Name, OneBitAdam, ZeroOneAdam};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
@@ -90,8 +91,7 @@ impl Preset {
         };
         Run {
             exact_codec: Some(CodecName::Bf16),
-            one_bit_warmup: Some(one_bit_warmup),
-            zero_one: Some(zero_one),
+            given: vec![one_bit_adam(one_bit_warmup), zero_one],
             ..Run::plain(steps, schedule, None)
         }
     }
@@ -99,16 +99,20 @@ impl Preset {
 
 /// κ = 16, the variance frozen and the first gap at the end of the warm-up.
 fn bert() -> Config {
-    Config {
+    Config::of(ZeroOneAdam {
         var_freeze_step: Some(12_500),
         local_step_scaler: Some(32_678),
         local_step_clipper: Some(16),
-        ..Config::new(Name::ZeroOneAdam)
-    }
+        ..ZeroOneAdam::default()
+    })
+}
+
+fn one_bit_adam(warmup: u64) -> Config {
+    Config::of(OneBitAdam { warmup: Some(Warmup::Steps(warmup)), ..OneBitAdam::default() })
 }
 
 fn by_rule() -> Config {
-    Config { preset: Some(thinwire::config::Preset::Paper), ..Config::new(Name::ZeroOneAdam) }
+    Config { preset: Some("paper".to_owned()), ..Config::new(Name::ZERO_ONE_ADAM) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::screen::{Answers, bytes, count, duration, say, wrapped};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
-use thinwire::schedule::Round;
+use thinwire::Round;
 
 /// Columns that go where the terminal is too narrow for all, the first of them first.
 const SPARE: [&str; 6] = ["memory", "bits", ROUNDS, "computes", "sends", "the run"];

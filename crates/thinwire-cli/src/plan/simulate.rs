@@ -14,7 +14,7 @@ use super::arguments::Plan;
 use super::cost::{Bucket, Estimate};
 use super::network::Network;
 use serde::Serialize;
-use thinwire::schedule::Round;
+use thinwire::Round;
 use thinwire_models::random::Random;
 
 /// Events of one method, about: hosts times buckets times rounds.

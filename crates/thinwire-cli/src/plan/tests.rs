@@ -8,8 +8,8 @@ use super::simulate::{Chance, Simulated, one};
 use super::{Answer, Situation, show};
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::steps::StepCost;
-use thinwire::schedule::Decay;
-use thinwire::{CodecName, LearningRate, Name};
+use thinwire::options::{Decay, Freeze, Warmup};
+use thinwire::{CodecName, Config, LearningRate, Name, OneBitAdam, ZeroOneAdam};
 
 const PARAMS: usize = 3_000_000;
 const STEPS: u64 = 200;
@@ -39,14 +39,14 @@ fn packing() -> Packing {
         (Some(CodecName::F32), Some(CodecName::Bf16), Some(CodecName::Sign), Some(codecs[3]));
     Packing::Measured {
         steps: vec![
-            step(Name::Adam, "exact", None, f32, 5.0),
-            step(Name::Adam, "exact", None, bf16, 4.0),
-            step(Name::OneBitAdam, "exact", sign, f32, 5.0),
-            step(Name::OneBitAdam, "coarse", sign, f32, 2.6),
-            step(Name::ZeroOneAdam, "exact", sign, bf16, 4.0),
-            step(Name::ZeroOneAdam, "coarse", sign, bf16, 2.6),
-            step(Name::ZeroOneAdam, "skipped", sign, bf16, 1.8),
-            step(Name::EfficientAdam, "coarse", uniform, None, 11.0),
+            step(Name::ADAM, "exact", None, f32, 5.0),
+            step(Name::ADAM, "exact", None, bf16, 4.0),
+            step(Name::ONE_BIT_ADAM, "exact", sign, f32, 5.0),
+            step(Name::ONE_BIT_ADAM, "coarse", sign, f32, 2.6),
+            step(Name::ZERO_ONE_ADAM, "exact", sign, bf16, 4.0),
+            step(Name::ZERO_ONE_ADAM, "coarse", sign, bf16, 2.6),
+            step(Name::ZERO_ONE_ADAM, "skipped", sign, bf16, 1.8),
+            step(Name::EFFICIENT_ADAM, "coarse", uniform, None, 11.0),
         ],
         codecs: codecs.map(|codec| CodecSpeed { codec, encode: 1e-9, decode_add: 0.5e-9, cpu_share: 1.0 }).to_vec(),
     }
@@ -54,7 +54,15 @@ fn packing() -> Packing {
 
 fn run() -> Run {
     let schedule = LearningRate { warmup: 20, decay: Decay::Cosine, steps: STEPS, ..LearningRate::constant(1e-3) };
-    Run::plain(STEPS, schedule, None)
+    // A short run with rounds of every kind.
+    let one_bit = OneBitAdam { warmup: Some(Warmup::Steps(100)), ..OneBitAdam::default() };
+    let zero_one = ZeroOneAdam {
+        kappa: Some(100),
+        freeze: Some(Freeze::Step(100)),
+        sync_longest: Some(16),
+        ..ZeroOneAdam::default()
+    };
+    Run { given: vec![Config::of(one_bit), Config::of(zero_one)], ..Run::plain(STEPS, schedule, None) }
 }
 
 fn place(workers: usize, hosts: usize) -> Place {
@@ -177,10 +185,10 @@ fn advised(estimates: Vec<Estimate>, base: usize, network: &Network) -> Advice {
 fn advice_depends_on_the_network() {
     let place = place(16, 16);
     let thin = advised(estimates(110_000_000, 0.3, &place), 0, &network(1e9));
-    assert_eq!(thin.optimizer, Name::ZeroOneAdam, "{}", thin.reason);
+    assert_eq!(thin.optimizer, Name::ZERO_ONE_ADAM, "{}", thin.reason);
     assert!(thin.reason.contains("keep your network busy") && thin.reason.contains("times fewer"), "{}", thin.reason);
     let fast = advised(estimates(1_000_000, 0.3, &place), 0, &network(1e11));
-    assert_eq!((fast.optimizer, fast.codec), (Name::Adam, CodecName::F32));
+    assert_eq!((fast.optimizer, fast.codec), (Name::ADAM, CodecName::F32));
     assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
     let alone = advised(estimates(1_000_000, 0.3, &self::place(1, 1)), 0, &network(1e9));
     assert!(alone.reason.contains("one worker"), "{}", alone.reason);
@@ -203,7 +211,7 @@ fn the_reason_is_where_the_time_goes() {
     assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW"), "{}", fast.reason);
     assert!(fast.reason.contains("packing, as measured on a CPU"), "{}", fast.reason);
     let far = advised(estimates(10_000, 0.01, &place), 0, &Network { latency: 0.1, ..network(1e10) });
-    assert_eq!(far.optimizer, Name::ZeroOneAdam, "{}", far.reason);
+    assert_eq!(far.optimizer, Name::ZERO_ONE_ADAM, "{}", far.reason);
     assert!(far.reason.contains("latency takes") && far.reason.contains("of the rounds"), "{}", far.reason);
 }
 
@@ -261,7 +269,7 @@ fn a_simulation_reaches_the_advice() {
     let simulated = |at: usize| Simulated { step: calm[at] * if at == 3 { 1.0 } else { 2.0 }, steps: 1 };
     let simulated = Some((0..calm.len()).map(simulated).collect());
     let advice = advise(&Answer { estimates, base: 0, hosts: 16, memory: None, simulated }, &network);
-    assert_eq!(advice.optimizer, Name::ZeroOneAdam);
+    assert_eq!(advice.optimizer, Name::ZERO_ONE_ADAM);
     assert!(advice.reason.contains("waiting for slow workers"), "{}", advice.reason);
 }
 
@@ -270,8 +278,7 @@ fn a_simulation_reaches_the_advice() {
 fn buckets_without_end_are_simulated_too() {
     let (place, network) = (place(64, 64), network(1e11));
     for estimate in estimates(4_000_000_000, 1.0, &place) {
-        let buckets =
-            [estimate.round(thinwire::schedule::Round::Exact), estimate.round(thinwire::schedule::Round::Coarse)];
+        let buckets = [estimate.round(thinwire::Round::Exact), estimate.round(thinwire::Round::Coarse)];
         let simulated = one(&estimate, &place.hosts, &network, &CALM).step;
         assert!(buckets.iter().flatten().any(|cost| cost.load.buckets > 64), "{}", estimate.method.shown);
         assert!(near(simulated, estimate.mean_step(&network), 1e-9), "{}", estimate.method.shown);
@@ -342,11 +349,11 @@ fn others_are_held_to_ddp() {
         advise(&answer, &network(rate))
     };
     let thin = advised(110_000_000, None, 1e9);
-    assert_eq!(thin.optimizer, Name::ZeroOneAdam, "{}", thin.reason);
+    assert_eq!(thin.optimizer, Name::ZERO_ONE_ADAM, "{}", thin.reason);
     assert!(thin.reason.contains("of DDP f32") && thin.reason.contains("beyond backward"), "{}", thin.reason);
     let fast = advised(1_000_000, None, 1e11);
     assert!(fast.reason.starts_with("No: your network is fast enough, stay with AdamW under DDP"), "{}", fast.reason);
     let zero_one = all[3].memory().total();
     let small = advised(110_000_000, Some(zero_one - 1), 1e9);
-    assert_ne!(small.optimizer, Name::ZeroOneAdam, "{}", small.reason);
+    assert_ne!(small.optimizer, Name::ZERO_ONE_ADAM, "{}", small.reason);
 }

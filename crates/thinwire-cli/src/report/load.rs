@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use thinwire::inside::Optimizers;
 
-use super::look::OPTIMIZERS;
+use super::look::place;
 use crate::record::{Eval, Metric, Step, Summary};
 
 const A_RUN_FOLDER: &str = "a run folder is what `thinwire train` writes: metrics.jsonl, config.toml and, when the run has ended, summary.json; \
@@ -48,7 +49,7 @@ pub fn find(dirs: &[PathBuf]) -> Result<Vec<Run>> {
 
     let mut runs = folders.iter().map(|folder| load(folder)).collect::<Result<Vec<_>>>()?;
     tell_apart(&mut runs, &folders);
-    runs.sort_by_key(|run| OPTIMIZERS.iter().position(|known| known.name == run.optimizer).unwrap_or(usize::MAX));
+    runs.sort_by_key(|run| place(&run.optimizer).unwrap_or(usize::MAX));
     Ok(runs)
 }
 
@@ -183,7 +184,7 @@ fn nan_again(loss: &mut f64) {
 
 fn guess_optimizer(name: &str, config: Option<&str>) -> String {
     let configured = |optimizer: &&str| config.is_some_and(|text| text.contains(&format!("\"{optimizer}\"")));
-    let names = || OPTIMIZERS.iter().map(|known| known.name);
+    let names = || Optimizers::all().into_iter().map(|row| row.name.as_str());
     let guess = names().find(|optimizer| name == *optimizer).or_else(|| names().find(configured));
     guess.unwrap_or(name).to_string()
 }

@@ -4,20 +4,17 @@
 //! can tell apart; on a dark page they are lighter.
 
 use super::load::Run;
+use thinwire::Name;
+use thinwire::inside::Optimizers;
 
-pub struct Known {
-    /// In configurations.
-    pub name: &'static str,
-    pub shown: &'static str,
+/// The place of an optimizer in the engine's table, which is the order in which reports show them: first what the others are compared
+/// with.
+pub fn place(optimizer: &str) -> Option<usize> {
+    Optimizers::all().iter().position(|row| row.name.as_str() == optimizer)
 }
 
-/// In the order in which reports show them: first what the others are compared with.
-pub const OPTIMIZERS: [Known; 4] = [
-    Known { name: "adam", shown: "Adam" },
-    Known { name: "one-bit-adam", shown: "1-bit Adam" },
-    Known { name: "zero-one-adam", shown: "0/1 Adam" },
-    Known { name: "efficient-adam", shown: "Efficient-Adam" },
-];
+/// The colours of optimizers, by their places in the table.
+const HUES: [&str; 4] = ["hue-1", "hue-2", "hue-3", "hue-4"];
 
 /// Name, on a light page, on a dark page.
 const COLOURS: [(&str, &str, &str); 16] = [
@@ -27,10 +24,10 @@ const COLOURS: [(&str, &str, &str); 16] = [
     ("soft", "#5b6470", "#a3abb5"),
     ("grid", "#e4e7ea", "#2c3239"),
     ("rule", "#a9b0b8", "#59626d"),
-    ("adam", "#4a4a4a", "#cfcfcf"),
-    ("one-bit-adam", "#d55e00", "#f0883e"),
-    ("zero-one-adam", "#0072b2", "#56b4e9"),
-    ("efficient-adam", "#00805d", "#2fc79a"),
+    ("hue-1", "#4a4a4a", "#cfcfcf"),
+    ("hue-2", "#d55e00", "#f0883e"),
+    ("hue-3", "#0072b2", "#56b4e9"),
+    ("hue-4", "#00805d", "#2fc79a"),
     ("other", "#a8508a", "#dd94bd"),
     ("compute", "#3f4f66", "#8da2c0"),
     ("pack", "#8fa6c4", "#566b88"),
@@ -63,14 +60,14 @@ pub fn looks(runs: &[Run]) -> Vec<Look> {
 pub fn of_optimizer(optimizer: &str, name: &str, before: usize) -> Look {
     Look {
         name: name.to_owned(),
-        colour: OPTIMIZERS.iter().find(|known| known.name == optimizer).map_or("other", |known| known.name),
+        colour: place(optimizer).and_then(|place| HUES.get(place)).copied().unwrap_or("other"),
         dashes: DASHES[before % DASHES.len()],
     }
 }
 
 /// An optimizer's name as its authors write it.
 pub fn shown(optimizer: &str) -> String {
-    OPTIMIZERS.iter().find(|known| known.name == optimizer).map_or(optimizer, |known| known.shown).to_string()
+    optimizer.parse::<Name>().map_or(optimizer, |name| Optimizers::row(name).title).to_owned()
 }
 
 fn with_folder(run: &Run) -> String {

@@ -46,7 +46,7 @@ fn words_that_are_none() {
     let place = Place::new();
     for (flags, words) in [
         ("--task poems", ["--task", "`gpt`, `bert`, `images`"]),
-        ("--optimizer sgd", ["--optimizer", "`zero-one-adam`"]),
+        ("--optimizer sgd", ["--optimizer", "zero-one-adam"]),
         ("--decay slow", ["--decay", "`cosine`"]),
         ("--size huge", ["--size", "`tiny` or `small`"]),
         ("--transport pigeon", ["--transport", "`threads`"]),

@@ -38,7 +38,7 @@ fn all_optimizers_start_alike_and_stand_side_by_side() {
 fn optimizers_are_looked_at_before_the_first_runs() {
     let place = Place::new();
     for (flags, words) in [
-        ("--optimizers adam,sgd", ["--optimizers", "`efficient-adam`"]),
+        ("--optimizers adam,sgd", ["--optimizers", "efficient-adam"]),
         ("--optimizers adam,adam", ["--optimizers", "twice"]),
         ("--optimizers zero-one-adam,adam --set kappa=4", ["kappa = 4", "adam"]),
         ("--optimizer adam", ["--optimizer", "--optimizers"]),

@@ -54,7 +54,7 @@ fn a_bad_file_is_refused_by_its_word() {
         ("decay = \"slow\"", ["slow", "`cosine`"]),
         ("optimizer = \"adam\"", ["adam", "optimizer"]),
         ("steps =", ["steps", "line 1"]),
-        ("[optimizer]\nname = \"sgd\"", ["sgd", "`zero-one-adam`"]),
+        ("[optimizer]\nname = \"sgd\"", ["sgd", "zero-one-adam"]),
         ("[optimizer]\nkapa = 3", ["kapa", "`kappa`"]),
         ("[optimizer]\nkappa = \"x\"", ["kappa", "u64"]),
         ("[optimizer]\nkappa = 0", ["kappa = 0", "at least 1"]),

@@ -4,13 +4,18 @@ mod helper;
 mod bad_input;
 mod compare;
 mod config;
+mod export;
 mod finetune;
+mod generate;
+mod inspect;
 mod launchers;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod pages;
 mod plan;
 mod probe;
 mod report;
+mod schemas;
 #[cfg(feature = "server")]
 mod server;
 mod stop;

@@ -89,7 +89,7 @@ fn two_levels_are_the_same_on_threads_and_on_mpi() {
         // So short a run would be all exact by default.
         let optimizer_flags = match optimizer {
             "one-bit-adam" => "one-bit-adam --set warmup=5",
-            "zero-one-adam" => "zero-one-adam --set freeze=5",
+            "zero-one-adam" => "zero-one-adam --set freeze=5 --set sync_longest=16",
             other => other,
         };
         let line = format!("train {NETWORK} --steps 30 --optimizer {optimizer_flags} --hierarchy hosts --json --quiet");

@@ -39,7 +39,9 @@ impl Server {
     fn end(self, place: &Place) -> Value {
         let output = self.child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", place.read("serve.log"));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let status = serde_json::from_slice(&output.stdout).unwrap();
+        crate::schemas::holds("serve", &status);
+        status
     }
 
     fn kill(&mut self) {
@@ -58,7 +60,9 @@ fn join(place: &Place, address: &str, name: &str, more: &str) -> Child {
 }
 
 fn ended(name: &str, child: Child) -> Value {
-    Ran::of(&format!("join as {name}"), child.wait_with_output().unwrap()).json()
+    let summary = Ran::of(&format!("join as {name}"), child.wait_with_output().unwrap()).json();
+    crate::schemas::holds("train", &summary);
+    summary
 }
 
 fn metrics_lines(place: &Place, run: &str) -> usize {
@@ -112,6 +116,24 @@ fn a_killed_server_and_a_killed_worker_come_back() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "b has its old seat");
 }
 
+/// A worker that was killed while it wrote its first checkpoint has `member.json`, some of the rest, and no manifest.
+#[test]
+fn a_worker_killed_in_its_first_checkpoint_comes_back_by_the_same_command() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 400 --workers 1 --deadline 2 --eval-every 1000");
+    let server = serve(&place, "127.0.0.1:0", &flags);
+    let line = format!("join {} --out a --checkpoint-every 10 --json", server.address);
+    let mut first = place.start(&line);
+    wait_for("a checkpoint", || place.path("a/checkpoint/manifest.json").exists().then_some(()));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    std::fs::remove_file(place.path("a/checkpoint/manifest.json")).unwrap();
+    assert!(place.path("a/checkpoint/member.json").exists());
+    ended("a", place.start(&line));
+    let members = server.end(&place)["members"].as_array().unwrap().len();
+    assert_eq!(members, 1, "it has its old name and seat, which the command did not give");
+}
+
 /// The line is for a shell: what a person does is to paste it.
 #[test]
 fn the_join_line_of_a_server_with_data_works_as_it_stands() {
@@ -151,19 +173,114 @@ fn a_worker_with_data_comes_back_by_the_line_that_it_prints() {
     server.kill();
 }
 
-/// A word that there was not yet when a run began stands at its default.
 #[test]
-fn a_run_of_before_a_word_goes_on() {
+fn as_many_snapshots_are_kept_as_asked_for() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 30 --workers 1 --snapshot-every 5 --keep-snapshots 3");
+    let server = serve(&place, "127.0.0.1:0", &flags);
+    ended("a", join(&place, &server.address, "a", ""));
+    server.end(&place);
+    let names = std::fs::read_dir(place.path("server")).unwrap().map(|entry| entry.unwrap().file_name());
+    let snapshots = names.filter(|name| name.to_string_lossy().ends_with(".safetensors")).count();
+    assert_eq!(snapshots, 3);
+}
+
+/// Its messages have another version.
+#[test]
+fn a_run_of_an_older_version_is_refused_with_the_reason() {
     let place = Place::new();
     let flags = format!("{NETWORK} --steps 30 --workers 1 --optimizer efficient-adam");
     let mut server = serve(&place, "127.0.0.1:0", &flags);
     server.kill();
     let path = place.path("server/run.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let older = text.replace("residue = \\\"f32\\\"\\n", "");
-    assert_ne!(older, text);
+    // As it was written then: without a checksum.
+    let checksum = text.lines().nth(1).unwrap();
+    assert!(checksum.contains("checksum"), "{checksum}");
+    let older = text.replace(&format!("{checksum}\n"), "").replace("\"version\": 2", "\"version\": 1");
     std::fs::write(&path, older).unwrap();
-    serve(&place, "127.0.0.1:0", &flags).kill(); // refused, it would say so
+    let line = format!("serve --listen 127.0.0.1:0 --out server {flags}");
+    place.thinwire(&line).refused(&["run.json", "an older version", "--overwrite"]);
+}
+
+/// A snapshot that is damaged, a word of the run that is missing, and a way back.
+#[test]
+fn a_damaged_run_goes_on_from_its_older_snapshot_and_back_to_an_earlier_round() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 30 --workers 1 --snapshot-every 5");
+    let server = serve(&place, "127.0.0.1:0", &flags);
+    let done = ended("a", join(&place, &server.address, "a", ""));
+    server.end(&place);
+    let newest = || {
+        let names = std::fs::read_dir(place.path("server")).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.to_string_lossy().ends_with(".safetensors")).max().unwrap()
+    };
+    assert!(newest().to_string_lossy().contains("snapshot-000000000030"));
+    std::fs::write(newest(), "damaged").unwrap();
+    let mut again = serve(&place, "127.0.0.1:0", &flags);
+    again.kill();
+    let log = place.read("serve.log");
+    assert!(log.contains("the snapshot of 30 rounds is damaged; that of 25 rounds is taken"), "{log}");
+    let line = format!("serve --listen 127.0.0.1:0 --out server {flags}");
+    place.thinwire(&format!("{line} --back-to 24")).refused(&["--back-to 24", "oldest snapshot is of 25 rounds"]);
+    let back = serve(&place, "127.0.0.1:0", &format!("{flags} --back-to 27"));
+    assert!(place.read("serve.log").contains("going on after 27 rounds"), "{}", place.read("serve.log"));
+    // Who has seen the rounds that are gone is told so, and starts over.
+    let late = place.thinwire(&format!("join {} --out a", back.address));
+    late.refused(&["taken back to round 27", "--overwrite"]);
+    let other = ended("a", join(&place, &back.address, "a", "--overwrite"));
+    assert_eq!((&other["steps"], &done["steps"]), (&30.into(), &30.into()));
+    back.end(&place);
+    std::fs::remove_file(place.path("server/run.json")).unwrap();
+    place.thinwire(&line).refused(&["expected run.json beside log-", "--overwrite"]);
+    serve(&place, "127.0.0.1:0", &format!("{flags} --overwrite")).kill();
+}
+
+/// On loopback too a server has a token; a worker of the same user finds it, and others do not come in.
+#[cfg(unix)]
+#[test]
+fn a_server_on_this_machine_has_a_token_that_only_its_user_finds() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    std::fs::create_dir(place.path("runtime")).unwrap();
+    let flags = format!("{NETWORK} --steps 5 --workers 1");
+    let log = File::create(place.path("serve.log")).unwrap();
+    let mut command = place.command(&format!("serve --listen 127.0.0.1:0 --out server --json {flags}"));
+    let child =
+        command.env("XDG_RUNTIME_DIR", place.path("runtime")).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let address = wait_for("the server", || {
+        Some(place.read("serve.log").split("thinwire join ").nth(1)?.split_once('\n')?.0.trim().to_owned())
+    });
+    let port = address.rsplit(':').next().unwrap();
+    let file = place.path(format!("runtime/thinwire/{port}.token"));
+    assert!(place.read("serve.log").contains(&file.display().to_string()), "the page's password is there");
+    for (path, mode) in [(file.as_path(), 0o600), (file.parent().unwrap(), 0o700)] {
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
+    }
+    let line = format!("join {address} --name a --out a --patience 1 --json");
+    let elsewhere = place.command(&line).env("XDG_RUNTIME_DIR", place.path("")).output().unwrap();
+    Ran::of(&line, elsewhere).refused(&["refused: the token is wrong, or missing"]);
+    // A folder that others may look into is not trusted.
+    std::fs::set_permissions(file.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
+    let open = place.command(&line).env("XDG_RUNTIME_DIR", place.path("runtime")).output().unwrap();
+    Ran::of(&line, open).refused(&["refused: the token is wrong, or missing"]);
+    std::fs::set_permissions(file.parent().unwrap(), PermissionsExt::from_mode(0o700)).unwrap();
+    let found = place.command(&line).env("XDG_RUNTIME_DIR", place.path("runtime")).output().unwrap();
+    Ran::of(&line, found).json();
+    Server { child, address }.end(&place);
+    assert!(!file.exists(), "it goes with its server");
+}
+
+/// A service manager that starts it again must not keep it for ever.
+#[test]
+fn a_run_that_has_ended_lets_its_server_go() {
+    let place = Place::new();
+    let flags = format!("{NETWORK} --steps 5 --workers 1 --deadline 1");
+    let server = serve(&place, "127.0.0.1:0", &flags);
+    ended("a", join(&place, &server.address, "a", ""));
+    let digest = server.end(&place)["digest"].clone();
+    let again = serve(&place, "127.0.0.1:0", &format!("{flags} --exit-when-done"));
+    assert_eq!(again.end(&place)["digest"], digest, "it ends by itself, with 0");
 }
 
 fn interrupt(child: &Child) {

@@ -7,8 +7,11 @@ use thinwire::{Config, Plan};
 #[test]
 fn json_on_stdout_everything_for_people_on_stderr() {
     let place = Place::new();
-    let ran =
-        place.thinwire(&format!("train {NETWORK} --steps 30 --workers 3 --set freeze=5 --out run --json")).succeeds();
+    let ran = place
+        .thinwire(&format!(
+            "train {NETWORK} --steps 30 --workers 3 --set freeze=5 --set sync_longest=16 --out run --json"
+        ))
+        .succeeds();
     assert!(ran.stderr.contains("digest") && ran.stderr.contains("report.html"), "{}", ran.stderr);
     assert_eq!(ran.stdout, place.read("run/summary.json"));
 

@@ -3,7 +3,7 @@
 use super::{Images, Split};
 use crate::file;
 
-static DIGITS: &[u8] = include_bytes!("../../../../data/digits.csv.gz");
+static DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
 
 pub fn read() -> Images {
     let text = String::from_utf8(file::embedded(DIGITS)).expect("digits are ASCII");

@@ -4,6 +4,7 @@
 
 use super::{Learner, Score, Share, Task, Watch};
 use crate::error::Result;
+use crate::generate::{Choice, Writer};
 use crate::random::Random;
 use crate::tensors::Tensors;
 use crate::text::Corpus;
@@ -27,30 +28,9 @@ impl Gpt {
     /// Text of the model's own: `count` tokens after `prompt`, drawn at `temperature`; at 0, always the
     /// most likely.
     pub fn sample(&self, params: &[f32], prompt: &str, count: usize, temperature: f32, seed: u64) -> String {
-        let Shape { context, vocabulary, .. } = self.network.shape();
-        let mut memory = Activations::new(&self.network, 1, 1);
-        let mut random = Random::of(&[seed]);
         let mut text = self.tokenizer.encode(prompt.as_bytes());
-        let mut window = vec![0; context];
-        let mut weights = vec![0.0; vocabulary];
-        for _ in 0..count {
-            let seen = &text[text.len().saturating_sub(context)..];
-            window[..seen.len()].copy_from_slice(seen); // what lies behind is not seen: the network is causal
-            let last = seen.len().saturating_sub(1);
-            self.network.forward(params, &window, &[context], &mut memory);
-            let logits = self.network.logits(params, &[last], &mut memory);
-            let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            for (weight, logit) in weights.iter_mut().zip(logits.iter()) {
-                // At temperature 0 all others become e^−∞, and the most likely would be 0/0.
-                *weight = if *logit == most { 1.0 } else { f64::from((logit - most) / temperature).exp() };
-            }
-            let mut left = random.unit() * weights.iter().sum::<f64>();
-            let drawn = weights.iter().position(|weight| {
-                left -= weight;
-                left < 0.0
-            });
-            text.push(drawn.unwrap_or(vocabulary - 1) as u32);
-        }
+        let choice = Choice { temperature, top_k: None };
+        Writer::new(&self.network, params).extend(&mut text, count, choice, &mut Random::of(&[seed]));
         self.tokenizer.decode(&text)
     }
 }

@@ -11,7 +11,7 @@ use crate::{Error, Result, file};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-static SHAKESPEARE: &[u8] = include_bytes!("../../../../data/shakespeare.txt.gz");
+static SHAKESPEARE: &[u8] = include_bytes!("../../data/shakespeare.txt.gz");
 
 const EXTENSIONS: [&str; 3] = ["txt", "text", "md"];
 

@@ -33,7 +33,7 @@ fn it_takes_the_snapshot_and_goes_on_with_what_is_its_own() {
     for words in CASES {
         let (config, dir) = (config(words, STEPS), tempfile::tempdir().unwrap());
         let rules = Rules { deadline: Duration::from_millis(200), ..rules(2) };
-        let retention = Retention { keep: 2, snapshot_every: 2 };
+        let retention = Retention { keep: 2, snapshot_every: 2, snapshots: 2 };
         let run = Run::create(dir.path(), &config, &start(D), 2, STEPS, String::new(), retention).unwrap();
         let server = Server::start(run, "127.0.0.1:0".parse().unwrap(), rules, Security::default()).unwrap();
         let wire = Wire::new(server.address());
@@ -67,7 +67,7 @@ fn it_takes_the_snapshot_and_goes_on_with_what_is_its_own() {
 fn a_snapshot_may_be_newer_than_the_welcome() {
     let (config, dir) = (config(CASES[4], STEPS), tempfile::tempdir().unwrap());
     let rules = Rules { deadline: Duration::from_millis(100), ..rules(2) };
-    let retention = Retention { keep: 2, snapshot_every: 2 };
+    let retention = Retention { keep: 2, snapshot_every: 2, snapshots: 2 };
     let run = Run::create(dir.path(), &config, &start(D), 2, STEPS, String::new(), retention).unwrap();
     let server = Server::start(run, "127.0.0.1:0".parse().unwrap(), rules, Security::default()).unwrap();
     let (mut near, mut x) = join(server.address(), "near").start().unwrap();

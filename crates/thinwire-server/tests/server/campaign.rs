@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use thinwire::optimizer::Slot;
+use thinwire::inside::state::Slot;
 use thinwire_server::{JoinOptions, Member, RemoteGroup, Run};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -207,7 +207,7 @@ fn check_log(words: &str, steps: u64, outcome: &Outcome) {
     let mut run = Run::open(&folder, RETENTION).unwrap();
     assert_eq!(*run.next(), thinwire_server::replica::Next::End(digest(&outcome.params)));
     assert!(outcome.seen.digests.keys().all(|rounds| *rounds <= run.rounds()));
-    if config.name != thinwire::Name::EfficientAdam {
+    if config.name != thinwire::Name::EFFICIENT_ADAM {
         return;
     }
     let mut owed = start(D).iter().zip(&outcome.params).map(|(x, end)| f64::from(end - x)).collect::<Vec<_>>();

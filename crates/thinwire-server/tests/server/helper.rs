@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
-use thinwire::schedule::Decay;
+use thinwire::options::Decay;
 use thinwire::{Config, LearningRate};
 use thinwire_server::{JoinOptions, Member, RemoteGroup, Retention, Rules, Run, Security, Server};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-pub const RETENTION: Retention = Retention { keep: 1000, snapshot_every: 7 };
+pub const RETENTION: Retention = Retention { keep: 1000, snapshot_every: 7, snapshots: 2 };
 
 pub fn config(words: &str, steps: u64) -> Config {
     let rate = LearningRate { warmup: 4, decay: Decay::Cosine, steps, ..LearningRate::constant(0.02) };
@@ -54,7 +54,7 @@ pub fn digest(x: &[f32]) -> u64 {
 }
 
 pub fn rules(workers: usize) -> Rules {
-    Rules { quorum: 1, workers, deadline: Duration::from_secs(20), max_members: 64 }
+    Rules { quorum: 1, workers, deadline: Duration::from_secs(20), max_members: 64, per_identity: 64 }
 }
 
 /// A server of a new run in `dir`.

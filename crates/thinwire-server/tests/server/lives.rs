@@ -16,7 +16,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use thinwire::optimizer::Slot;
+use thinwire::inside::state::Slot;
 use thinwire::{Collective, Config, Worker, threads};
 use thinwire_server::{JoinOptions, Membership, RemoteGroup, Run};
 

@@ -8,5 +8,6 @@ mod lives;
 mod page;
 mod process;
 mod same_bits;
+mod stranger_page;
 mod trust;
 mod wire;

@@ -31,7 +31,7 @@ fn number(look: &Value, figure: &str) -> u64 {
 fn a_browser_shows_the_run_as_it_goes_on() {
     let (config, dir) = (config(CASES[4], STEPS), tempfile::tempdir().unwrap());
     let run = Run::create(dir.path(), &config, &start(D), 2, STEPS, String::new(), RETENTION).unwrap();
-    let security = Security { token: Some(TOKEN.to_owned()), tls: None };
+    let security = Security { token: Some(TOKEN.to_owned()), ..Security::default() };
     let server = Server::start(run, "127.0.0.1:0".parse().unwrap(), rules(2), security).unwrap();
     let address = server.address();
     let Some(mut page) = Chromium::open(&format!("http://anyone:{TOKEN}@{address}/")) else { return };
@@ -112,4 +112,31 @@ fn a_browser_shows_the_run_as_it_goes_on() {
     page.wait_for("document.getElementById('state').innerText", |state| {
         state.as_str().unwrap().contains("does not answer")
     });
+}
+
+/// A network that diverges reports such losses.
+#[test]
+fn losses_at_the_end_of_the_scale_do_not_break_the_page() {
+    let (config, dir) = (config(CASES[4], STEPS), tempfile::tempdir().unwrap());
+    let server = serve(dir.path(), &config, &start(D), rules(2), STEPS);
+    let Some(mut page) = Chromium::open(&format!("http://{}/", server.address())) else { return };
+    let mut members = ["one", "two"].map(|name| join(server.address(), name).start().unwrap());
+    for loss in [1.7e308, -1.7e308, f64::INFINITY, f64::NAN, 1.0] {
+        std::thread::scope(|scope| {
+            for (worker, (member, x)) in members.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    member.report_loss(loss);
+                    let gradient = gradient(worker, member.steps(), x);
+                    member.step(x, &gradient).unwrap();
+                });
+            }
+        });
+    }
+    let look = page.wait_for(LOOK, |look| look["points"].as_array().is_some_and(|points| points.len() == 5));
+    let number = |value: &Value| value.as_f64().is_some_and(|number| (0.0..=900.0).contains(&number));
+    let drawn = |point: &Value| number(&point[0]) && number(&point[1]);
+    assert!(look["points"].as_array().unwrap().iter().all(drawn), "{look}");
+    assert_eq!(look["label"], "loss from 1.700e+308 to 1.000");
+    assert_eq!(look["wide"], false, "{look}");
+    assert_eq!(page.complaints, Vec::<String>::new());
 }

@@ -30,10 +30,16 @@ impl Certificates {
             let issuer = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
             certificates.write(&format!("{ca}-ca.pem"), &issuer.pem());
             let key = rcgen::KeyPair::generate().unwrap();
-            let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.distinguished_name.push(rcgen::DnType::CommonName, "one");
             let signed = params.signed_by(&key, &issuer).unwrap();
             certificates.write(&format!("{ca}.pem"), &signed.pem());
             certificates.write(&format!("{ca}.key"), &key.serialize_pem());
+            for (name, from, to) in [("expired", 2000, 2001), ("early", 4000, 4001)] {
+                params.not_before = rcgen::date_time_ymd(from, 1, 1);
+                params.not_after = rcgen::date_time_ymd(to, 1, 1);
+                certificates.write(&format!("{ca}-{name}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
+            }
         }
         certificates
     }
@@ -80,7 +86,10 @@ fn trains(options: JoinOptions) {
 #[test]
 fn a_shared_token_over_tls() {
     let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
-    let server = guarded(dir.path(), Security { tls: Some(certificates.tls(None)), token: Some(TOKEN.to_owned()) });
+    let server = guarded(
+        dir.path(),
+        Security { tls: Some(certificates.tls(None)), token: Some(TOKEN.to_owned()), ..Security::default() },
+    );
     let ca = Some(certificates.path("ours-ca.pem"));
     let with = |token: Option<&str>, ca: Option<PathBuf>| JoinOptions {
         token: token.map(str::to_owned),
@@ -101,7 +110,8 @@ fn a_shared_token_over_tls() {
 #[test]
 fn mutual_tls() {
     let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
-    let server = guarded(dir.path(), Security { tls: Some(certificates.tls(Some("ours-ca.pem"))), token: None });
+    let server =
+        guarded(dir.path(), Security { tls: Some(certificates.tls(Some("ours-ca.pem"))), ..Security::default() });
     let with = |who: Option<&str>| JoinOptions {
         ca: Some(certificates.path("ours-ca.pem")),
         identity: who.map(|who| (certificates.path(&format!("{who}.pem")), certificates.path(&format!("{who}.key")))),
@@ -113,7 +123,32 @@ fn mutual_tls() {
         assert!(error.contains("refused") || error.contains("out of reach"), "{error}");
     }
     assert_eq!(server.status().members.len(), 0);
+    // A certificate is bound to its name: with it nobody can be put out, and no second seat taken.
+    let other = refusal(JoinOptions { name: "another".to_owned(), ..with(Some("ours")) });
+    assert!(other.contains("certificate is of \"one\""), "{other}");
+    assert_eq!(server.status().members.len(), 0);
     trains(with(Some("ours")));
+}
+
+/// A seat that becomes free is had by whoever waits for one.
+#[test]
+fn a_full_house_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(CASES[4], STEPS);
+    let run = Run::create(dir.path(), &config, &start(D), 1, STEPS, String::new(), RETENTION).unwrap();
+    let rules = Rules { max_members: 1, ..rules(1) };
+    let server = Server::start(run, "127.0.0.1:0".parse().unwrap(), rules, Security::default()).unwrap();
+    let (first, _) = RemoteGroup::join(options(server.address(), "one")).unwrap().start().unwrap();
+    std::thread::scope(|scope| {
+        let waits = JoinOptions { patience: Duration::from_secs(60), ..options(server.address(), "two") };
+        let second = scope.spawn(move || trains(waits));
+        while server.status().refused == 0 {
+            std::thread::yield_now();
+        }
+        first.leave();
+        second.join().unwrap();
+    });
+    assert!(server.status().digest.is_some());
 }
 
 #[test]
@@ -129,12 +164,40 @@ fn certificates_that_are_none_are_an_error_at_the_start() {
         [("empty.pem", "ours.key"), ("ours.pem", "empty.pem"), ("missing", "ours.key"), ("ours.pem", "theirs.key")]
     {
         let tls = Tls { certificate: certificates.path(certificate), key: certificates.path(key), client_ca: None };
-        let security = Security { tls: Some(tls), token: None };
+        let security = Security { tls: Some(tls), ..Security::default() };
         let started = Server::start(run(), "127.0.0.1:0".parse().unwrap(), rules(1), security);
         assert!(matches!(started.err(), Some(Error::Usage(_))), "{certificate}, {key}");
     }
     let outside = Server::start(run(), "0.0.0.0:0".parse().unwrap(), rules(1), Security::default());
     assert!(outside.err().unwrap().to_string().contains("neither TLS nor a token"));
+}
+
+#[test]
+fn certificates_that_do_not_count_now_are_named_at_once() {
+    let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
+    for (name, words) in [("ours-expired.pem", "has expired on"), ("ours-early.pem", "does not count before")] {
+        let run = Run::create(
+            &dir.path().join(name),
+            &config(CASES[4], STEPS),
+            &start(D),
+            1,
+            STEPS,
+            String::new(),
+            RETENTION,
+        );
+        let tls = Tls { certificate: certificates.path(name), ..certificates.tls(None) };
+        let security = Security { tls: Some(tls), ..Security::default() };
+        let server = Server::start(run.unwrap(), "127.0.0.1:0".parse().unwrap(), rules(1), security);
+        let worker = RemoteGroup::join(JoinOptions {
+            ca: Some(certificates.path("ours-ca.pem")),
+            identity: Some((certificates.path(name), certificates.path("ours.key"))),
+            ..options("127.0.0.1:9".parse().unwrap(), "one")
+        });
+        for error in [server.err().unwrap(), worker.err().unwrap()] {
+            let text = error.to_string();
+            assert!(matches!(error, Error::Usage(_)) && text.contains(name) && text.contains(words), "{text}");
+        }
+    }
 }
 
 /// A client that knows the protocol and abuses it.
@@ -154,6 +217,8 @@ fn messages_that_cannot_be_are_refused_and_the_run_goes_on() {
         };
         assert_eq!(refused(JoinRequest { version: 2, ..request("a") }).await, Code::FailedPrecondition);
         assert_eq!(refused(JoinRequest { run: "another".to_owned(), ..request("a") }).await, Code::FailedPrecondition);
+        let long = client.join(JoinRequest { run: "x".repeat(9000), ..request("a") }).await.unwrap_err();
+        assert!(long.message().len() < 200, "a refusal does not echo long input: {} bytes", long.message().len());
         assert_eq!(refused(request("not a name")).await, Code::InvalidArgument);
         let welcome = client.join(request("bad")).await.unwrap().into_inner();
         let seat = Some(Seat { slot: welcome.slot, session: welcome.session });
@@ -167,7 +232,7 @@ fn messages_that_cannot_be_are_refused_and_the_run_goes_on() {
         assert_eq!(send(vec![]).await, Err(Code::InvalidArgument));
         assert_eq!(send(vec![SendPart { seat: None, ..part(vec![1]) }]).await, Err(Code::InvalidArgument));
         let other = Some(Seat { slot: welcome.slot, session: welcome.session + 1 });
-        assert_eq!(send(vec![SendPart { seat: other, ..part(vec![1]) }]).await, Err(Code::Aborted));
+        assert_eq!(send(vec![SendPart { seat: other, ..part(vec![1]) }]).await, Err(Code::Unavailable), "no session");
         assert_eq!(send(vec![part(Vec::new())]).await, Err(Code::InvalidArgument));
         assert_eq!(send(vec![part(b"no message of ours".to_vec())]).await, Err(Code::InvalidArgument));
         assert_eq!(send(vec![part(vec![0; 1 << 20])]).await, Err(Code::InvalidArgument));
@@ -234,7 +299,7 @@ fn whoever_takes_a_name_puts_the_other_out() {
 #[test]
 fn a_slow_client_is_put_out() {
     let dir = tempfile::tempdir().unwrap();
-    let server = guarded(dir.path(), Security { token: Some(TOKEN.to_owned()), tls: None });
+    let server = guarded(dir.path(), Security { token: Some(TOKEN.to_owned()), ..Security::default() });
     let open = |text: &[u8]| {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(text).unwrap();
@@ -260,6 +325,36 @@ fn a_slow_client_is_put_out() {
     drop(many);
 }
 
+/// Handshakes that begin and do not go on keep nobody out.
+#[test]
+fn half_open_handshakes_keep_neither_workers_nor_health_out() {
+    let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
+    let security = Security { tls: Some(certificates.tls(None)), token: Some(TOKEN.to_owned()), ..Security::default() };
+    let server = guarded(dir.path(), security);
+    let flood = |server: &Server| {
+        let open = |_| {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            let _ = stream.write_all(&[0x16, 3, 1, 2, 0]);
+            stream
+        };
+        (0..200).map(open).collect::<Vec<_>>()
+    };
+    let held = flood(&server);
+    let ca = Some(certificates.path("ours-ca.pem"));
+    trains(JoinOptions { token: Some(TOKEN.to_owned()), ca, ..options(server.address(), "one") });
+    drop(held);
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path(), Security { token: Some(TOKEN.to_owned()), ..Security::default() });
+    let _held = flood(&server);
+    let health = get(server.address(), "/healthz", "");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    for header in
+        ["content-security-policy: default-src 'none'", "x-content-type-options: nosniff", "x-frame-options: DENY"]
+    {
+        assert!(health.contains(header), "{header} is not in\n{health}");
+    }
+}
+
 /// One request of HTTP/1.1.
 fn get(address: SocketAddr, path: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -272,7 +367,7 @@ fn get(address: SocketAddr, path: &str, more: &str) -> String {
 #[test]
 fn the_page_the_metrics_and_the_health_are_there_for_those_who_may_see_them() {
     let dir = tempfile::tempdir().unwrap();
-    let server = guarded(dir.path(), Security { token: Some(TOKEN.to_owned()), tls: None });
+    let server = guarded(dir.path(), Security { token: Some(TOKEN.to_owned()), ..Security::default() });
     let address = server.address();
     assert!(get(address, "/healthz", "").starts_with("HTTP/1.1 200"));
     for path in ["/", "/metrics", "/status.json"] {

@@ -7,8 +7,8 @@
 mod read;
 
 use crate::error::{Error, Result};
-use crate::hosts::Hosts;
-use crate::optimizer::{Entry, Slot};
+use crate::exchange::hosts::Hosts;
+use crate::state::{Entry, Slot};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -17,7 +17,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
+/// The word by which a manifest is known.
 pub const FORMAT: &str = "thinwire-checkpoint";
+/// The version of the format.
 pub const VERSION: u32 = 1;
 const MANIFEST: &str = "manifest.json";
 const HOSTS: &str = "hosts";
@@ -25,10 +27,13 @@ const HOSTS: &str = "hosts";
 /// What belongs together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
+    /// [`FORMAT`].
     pub format: String,
+    /// [`VERSION`].
     pub version: u32,
     /// Steps taken.
     pub step: u64,
+    /// Parameters of the model.
     pub parameters: usize,
     /// The resolved configuration.
     pub config: serde_json::Value,
@@ -39,7 +44,9 @@ pub struct Manifest {
 /// A file of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Written {
+    /// Its name in the folder.
     pub name: String,
+    /// Its length.
     pub bytes: u64,
     /// XXH3, 64 bits, in hex.
     pub digest: String,
@@ -121,6 +128,13 @@ pub fn view<'a>(slot: &'a Slot<'_>) -> TensorView<'a> {
     TensorView::new(dtype, vec![len], slot.as_bytes()).expect("as many bytes as values take")
 }
 
+/// Whether `name` is that of a file in the folder that it is looked for in, on every system.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let one = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name);
+    one && !name.contains(['/', '\\', ':', '\0'])
+}
+
 /// The length and the digest of a file.
 fn measure(path: &Path) -> Result<(u64, String)> {
     let mut file = File::open(path).map_err(Error::io(path))?;
@@ -140,10 +154,12 @@ fn measure(path: &Path) -> Result<(u64, String)> {
 #[derive(Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
+    /// What its manifest says.
     pub manifest: Manifest,
 }
 
 impl Checkpoint {
+    /// Reads the manifest of the checkpoint in `dir`, and sees that its files are there.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Checkpoint> {
         let dir = dir.into();
         let path = dir.join(MANIFEST);
@@ -169,10 +185,56 @@ impl Checkpoint {
         if manifest.files.is_empty() {
             return Err(Error::checkpoint(path, "it names no files"));
         }
+        // What is read lies beside the manifest, whoever has written it.
+        if let Some(file) = manifest.files.iter().find(|file| !is_plain(&file.name)) {
+            let problem = format!("invalid file {:?}: expected a name without a folder", file.name);
+            return Err(Error::checkpoint(path, problem));
+        }
         Ok(Checkpoint { dir, manifest })
     }
 
+    /// How many workers saved it.
     pub fn workers(&self) -> usize {
         self.manifest.files.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_names_files_of_its_own_folder_only() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("checkpoint");
+        fs::create_dir(&dir).unwrap();
+        let manifest = |name: &str| Manifest {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            step: 1,
+            parameters: 1,
+            config: serde_json::json!({}),
+            files: vec![Written { name: name.to_owned(), bytes: 1, digest: String::new() }],
+        };
+        let outside = place.path().join("secret").display().to_string();
+        for name in [
+            "../secret",
+            &outside,
+            "a/../../secret",
+            "sub/file",
+            "..",
+            ".",
+            "",
+            "./file",
+            "..\\secret",
+            "C:secret",
+            "a/",
+        ] {
+            write_manifest(&dir, 0, &manifest(name)).unwrap();
+            let error = Checkpoint::open(&dir).unwrap_err().to_string();
+            assert!(error.contains("invalid file") && error.contains("without a folder"), "{name}: {error}");
+        }
+        write_manifest(&dir, 0, &manifest("step-1-worker-0-of-1.0123456789abcdef.safetensors")).unwrap();
+        Checkpoint::open(&dir).unwrap();
     }
 }

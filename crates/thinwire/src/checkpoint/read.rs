@@ -2,8 +2,8 @@
 
 use super::{Checkpoint, HOSTS, host_note, measure};
 use crate::error::{Error, Result};
-use crate::hosts::Hosts;
-use crate::optimizer::{Entry, Share, Slot};
+use crate::exchange::hosts::Hosts;
+use crate::state::{Entry, Share, Slot};
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -31,7 +31,7 @@ impl Checkpoint {
         for entry in entries {
             match (same, &entry.share) {
                 (true, _) | (false, Share::Same) => files[0].read(entry.name, 0, entry.slot.as_bytes_mut())?,
-                (false, Share::Mean) => read_mean(&mut files, entry)?,
+                (false, Share::Mean | Share::Progress | Share::Residual) => read_mean(&mut files, entry)?,
                 (false, Share::Cut(range)) => read_cut(&mut files, entry.name, range.clone(), &mut entry.slot)?,
             }
         }
@@ -46,7 +46,7 @@ impl Checkpoint {
         if stored != 4 * params.len() as u64 {
             return Err(Error::checkpoint(
                 &file.path,
-                format!("params has {stored} bytes, where {} belong", 4 * params.len()),
+                format!("`params`: expected {} bytes, found {stored}", 4 * params.len()),
             ));
         }
         file.read("params", 0, bytemuck::cast_slice_mut(&mut params))?;
@@ -56,7 +56,7 @@ impl Checkpoint {
     /// Every file must hold as much of `entry` as it is expected to; what is cut among them, all of it together.
     fn check_lengths(&self, files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
         let wrong = |path: &Path, got: u64, expected: u64| {
-            Error::checkpoint(path, format!("{} has {got} bytes, where {expected} belong", entry.name))
+            Error::checkpoint(path, format!("`{}`: expected {expected} bytes, found {got}", entry.name))
         };
         let lengths = files.iter().map(|file| Ok(file.place(entry.name)?.1)).collect::<Result<Vec<_>>>()?;
         if !same && let Share::Cut(_) = entry.share {
@@ -138,14 +138,15 @@ impl Stored {
             self.place(entry.name)?;
             let (expected, got) = (dtype(&entry.slot), self.metadata.info(entry.name).expect("just found").dtype);
             if expected != got {
-                let problem = format!("{} holds {got:?}, where {expected:?} belongs", entry.name);
+                let problem = format!("`{}`: expected {expected:?}, found {got:?}", entry.name);
                 return Err(Error::checkpoint(&self.path, problem));
             }
         }
         match self.metadata.tensors().keys().find(|name| entries.iter().all(|entry| entry.name != **name)) {
-            Some(unknown) => {
-                Err(Error::checkpoint(&self.path, format!("it has {unknown}, which this optimizer has not")))
-            }
+            Some(unknown) => Err(Error::checkpoint(
+                &self.path,
+                format!("unexpected tensor `{unknown}` (this optimizer has no such state)"),
+            )),
             None => Ok(()),
         }
     }

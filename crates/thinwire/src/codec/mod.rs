@@ -9,12 +9,13 @@
 //! - `sign` is idempotent: C(C(z)) = C(z), to the bit;
 //! - a value that is not finite is an error, never a payload; any bytes decode to finite values or are an error, never a panic.
 //!
-//! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/laws/codecs.rs`.
+//! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/it/laws/codecs.rs`.
 
 mod cast;
 mod levels;
 mod name;
 mod power2;
+mod residual;
 mod sign;
 mod topk;
 mod uniform;
@@ -22,30 +23,16 @@ mod uniform;
 pub use cast::Cast;
 pub use name::CodecName;
 pub use power2::Power2;
+pub use residual::{Owed, Precision};
 pub use sign::Sign;
 pub use topk::TopK;
 pub use uniform::Uniform;
 
+pub use crate::error::Fault;
 use crate::kernel::bf16::{self, Half};
 pub use crate::kernel::blocks::{MAX_BLOCK, TOGETHER};
 use crate::kernel::{Stream, blocks, reduce};
-use crate::residue::Owed;
 use std::fmt::Debug;
-
-/// Why a block could not be encoded or decoded.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
-    #[error("a value is infinite or NaN")]
-    NotFinite,
-    #[error("{count} values take {expected} bytes, not {got}")]
-    Length { count: usize, expected: usize, got: usize },
-    #[error("the scale {0} is not a finite number of at least 0")]
-    Scale(f32),
-    #[error("code {code} stands for no value: the largest is {largest}")]
-    Code { code: u8, largest: u8 },
-    #[error("index {index} is out of order, or past the {count} values of its block")]
-    Index { index: usize, count: usize },
-}
 
 /// A way to write a block of at most [`MAX_BLOCK`] values as bytes.
 pub trait Codec: Debug + Send + Sync {
@@ -128,7 +115,7 @@ fn encode_each(
     out: &mut [u8],
 ) -> Result<(), Fault> {
     assert_eq!(out.len(), encoded_len(codec, block, x.len()), "bytes for every block");
-    assert!(e.count().is_none_or(|count| count == x.len()), "a residue for every value");
+    assert!(e.count().is_none_or(|count| count == x.len()), "a residual for every value");
     let mut blocks = x.chunks(block).zip(out.chunks_mut(codec.encoded_len(block)));
     match e {
         Owed::Nothing => blocks.try_for_each(|(x, out)| codec.encode(x, out)),

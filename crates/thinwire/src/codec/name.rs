@@ -1,6 +1,7 @@
 //! The names of the codecs, as configurations spell them, and the numbers that stand for them in a message.
 
 use super::{Cast, Codec, Power2, Sign, TopK, Uniform};
+use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +9,21 @@ use std::str::FromStr;
 /// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `bf16`, `f16`, `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
 pub enum CodecName {
+    /// One bit: the sign, and one scale a block.
     Sign,
-    /// Bits a value, 2 to 8.
+    /// Evenly spaced levels, of so many bits: 2 to 8.
     Uniform(u8),
-    /// Bits a value, 2 to 6.
+    /// Powers of two, of so many bits: 2 to 6.
     Power2(u8),
-    /// The part of each block that is kept, in millionths: 1 to 1,000,000.
+    /// The largest magnitudes of each block, so many millionths of it: 1 to 1,000,000.
     TopK(u32),
+    /// 16 bits, rounded.
     Bf16,
+    /// 16 bits, rounded: finer than `bf16`, for a smaller range.
     F16,
+    /// 32 bits: nothing is lost.
     F32,
 }
 
@@ -26,6 +32,15 @@ impl CodecName {
     pub const ACCEPTED: &str =
         "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01), bf16, f16, f32";
 
+    /// Refuses a setting that no name stands for, as `option`: only a program can write one, past the parser.
+    pub(crate) fn check(self, option: &str) -> Result<(), Error> {
+        match CodecName::from_id(self.id()) == Some(self) {
+            true => Ok(()),
+            false => Err(Error::config(option, self, format!("expected {}", CodecName::ACCEPTED))),
+        }
+    }
+
+    /// The codec itself.
     pub fn codec(self) -> Box<dyn Codec> {
         match self {
             CodecName::Sign => Box::new(Sign),
@@ -85,7 +100,7 @@ impl fmt::Display for CodecName {
 
 /// A name that is none of [`CodecName::ACCEPTED`].
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("`{0}` is no codec; accepted: {accepted}", accepted = CodecName::ACCEPTED)]
+#[error("`{0}` is not a codec; expected {known}", known = CodecName::ACCEPTED)]
 pub struct UnknownCodec(String);
 
 impl FromStr for CodecName {

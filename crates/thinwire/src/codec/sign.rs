@@ -4,10 +4,10 @@
 //! always a contraction. A block of zeros has s = 0 and decodes to zeros. Wire: s as f32, then one bit a value.
 
 use super::{Codec, Fault, check_blocks, encode_each};
+use crate::codec::Owed;
 use crate::kernel::bf16::Half;
 use crate::kernel::kept::Kept;
 use crate::kernel::{Stream, blocks};
-use crate::residue::Owed;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sign;

@@ -1,47 +1,59 @@
-//! Configuration: the words of TOML files, JSON, flags and Python keywords, which are all the same.
+//! What was asked for: an optimizer by its name, and the options that were given. All else stands at its default.
 //!
-//! Every word but `name` may be left out. [`Config::resolved`] applies the preset, translates DeepSpeed's names, fills in the
-//! defaults and refuses what cannot be; what it returns has every word that counts written out, and is what a run records.
-//!
-//! | preset | what it sets |
-//! |---|---|
-//! | `paper` | the papers' form: no bias correction; κ = 16, variance frozen at the end of the learning rate's warm-up, gaps that follow the learning rate (so `learning_rate` is needed) up to 16; 1-bit Adam's warm-up found by the run; Efficient-Adam with 3-bit powers of two |
-//! | `deepspeed` | the defaults of DeepSpeed's 1-bit Adam and 0/1 Adam: no bias correction; variance frozen after `var_freeze_step` = 100,000 steps, gaps that double every `local_step_scaler` = 32,678 steps up to `local_step_clipper` = 16; 1-bit Adam's `freeze_step` = 100,000 |
-//!
-//! | DeepSpeed's name | word here | meaning |
-//! |---|---|---|
-//! | `var_freeze_step` | `freeze`, and `sync_start` | the first step that no longer updates the variance, and the first that may be skipped; `kappa` is then 16, as theirs |
-//! | `var_update_scaler` | `kappa` | variance updates before the gap between them doubles |
-//! | `local_step_scaler` | `sync_every`, with `sync = "doubling"` | steps before the gap between syncs doubles |
-//! | `local_step_clipper` | `sync_longest` | the longest gap between syncs; gaps are powers of two, so 12 means 8 |
-//! | `freeze_step` | `warmup` | 1-bit Adam's exact steps |
-//!
-//! What does not carry over: DeepSpeed lets weight decay into the momentum; here it stays decoupled.
+//! The options are spelt alike in TOML files, JSON, flags and Python keywords. Those that several optimizers share are fields of
+//! [`Config`]; those of one optimizer are declared in its own file (such as [`ZeroOneAdam`](crate::ZeroOneAdam)) and kept under
+//! [`Config::own`]. [`Config::decide`] gives every option its value, or says which one is wrong.
 
-mod build;
-mod check;
-mod resolve;
-mod words;
+mod keys;
+mod values;
 
-pub use words::{Freeze, Hierarchy, Name, NonFinite, Preset, Sync, Warmup};
+pub(crate) use keys::keys;
+pub(crate) use values::StepsOrWord;
+pub use values::{Hierarchy, Name, NonFinite};
 
-use crate::codec::CodecName;
-use crate::error::{Error, Result};
-use crate::groups::Group;
-use crate::layout::Topology;
-use crate::optimizer::Theta;
-use crate::residue::Precision;
+use crate::codec::{CodecName, Precision};
+use crate::error::Result;
+use crate::exchange::layout::Topology;
+use crate::machine::Group;
 use crate::schedule::LearningRate;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
-/// An optimizer and everything about it. See the [module](self) for presets and DeepSpeed's names.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table of words, at least name")]
+/// An optimizer by its name, and the options given; all else stands at its default.
+///
+/// ```
+/// use thinwire::{Config, Name, ZeroOneAdam};
+///
+/// let usual = Config::new(Name::ADAM);
+/// let sparse = Config::of(ZeroOneAdam { sync_every: Some(4), ..Default::default() });
+/// let decayed = Config { weight_decay: Some(0.1), ..sparse };
+/// assert_eq!(Config::from_toml("name = 'zero-one-adam'\nsync_every = 4\nweight_decay = 0.1")?, decayed);
+/// # Ok::<(), thinwire::Error>(())
+/// ```
+///
+/// | preset | what it sets |
+/// |---|---|
+/// | `paper` | the papers' form: no bias correction; κ = 16, variance frozen at the end of the learning rate's warm-up, gaps that follow the learning rate (so `learning_rate` is needed) up to 16; 1-bit Adam's warm-up found by the run; Efficient-Adam with 3-bit powers of two |
+/// | `deepspeed` | the defaults of DeepSpeed's 1-bit Adam and 0/1 Adam: no bias correction; variance frozen after `var_freeze_step` = 100,000 steps, gaps that double every `local_step_scaler` = 32,678 steps up to `local_step_clipper` = 16; 1-bit Adam's `freeze_step` = 100,000 |
+///
+/// | DeepSpeed's name | option here | meaning |
+/// |---|---|---|
+/// | `var_freeze_step` | `freeze`, and `sync_start` | the first step that no longer updates the variance, and the first that may be skipped; `kappa` is then 16, as theirs |
+/// | `var_update_scaler` | `kappa` | variance updates before the gap between them doubles |
+/// | `local_step_scaler` | `sync_every`, with `sync = "doubling"` | steps before the gap between syncs doubles |
+/// | `local_step_clipper` | `sync_longest` | the longest gap between syncs; gaps are powers of two, so 12 means 8 |
+/// | `freeze_step` | `warmup` | 1-bit Adam's exact steps |
+///
+/// What does not carry over: DeepSpeed lets weight decay into the momentum; here it stays decoupled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "a table of options, at least name")]
 pub struct Config {
+    /// Which optimizer.
     pub name: Name,
+    /// A set of defaults, from the table above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preset: Option<Preset>,
+    pub preset: Option<String>,
 
     /// β1 and β2. Default (0.9, 0.999).
     #[serde(default, deserialize_with = "two_numbers", skip_serializing_if = "Option::is_none")]
@@ -52,14 +64,14 @@ pub struct Config {
     /// λ, decoupled. Default 0.01, as in `torch.optim.AdamW`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
-    /// Default true.
+    /// Whether the moments are corrected for their start at 0. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_correction: Option<bool>,
     /// The longest gradient, by its norm: of the mean in exact steps, of the worker's own in all others. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
 
-    /// Both ways of a coarse mean. Default `sign`; for Efficient-Adam `uniform4`.
+    /// Both ways of a coarse round. Default `sign`; for Efficient-Adam `uniform4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec: Option<CodecName>,
     /// From the workers to the owners.
@@ -68,82 +80,33 @@ pub struct Config {
     /// From the owners to the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec_down: Option<CodecName>,
-    /// Both ways of an exact mean: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
+    /// Both ways of an exact round: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_codec: Option<CodecName>,
-    /// How a worker keeps what it has not said yet: `f32`, or `bf16` for half the memory, which rounds it.
-    /// Default `f32`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub residue: Option<Precision>,
-    /// Values to a scale, 1 to 4096. Default 512.
+    /// How the residuals of error feedback are kept: `f32`, or `bf16` for half the memory, which rounds them. Default `f32`.
+    /// The old spelling `residue` is accepted too.
+    #[serde(default, alias = "residue", skip_serializing_if = "Option::is_none")]
+    pub residual: Option<Precision>,
+    /// Parameters that share a scale, 1 to 4096. Default 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
-    /// Default `sharded`.
+    /// Who averages: every worker a part, or worker 0 all. Default `sharded`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
     /// Whether workers of one host add up exactly before their sum is coded: `auto`, `flat` or `hosts`. Default `auto`: they do
     /// where there are several hosts, and several workers on one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hierarchy: Option<Hierarchy>,
-    /// What goes inside a host then, in exact and in coarse means: `f32`, or `bf16` for half the bytes. Default `f32`.
+    /// What goes inside a host then, in exact and in coarse rounds: `f32`, or `bf16` for half the bytes. Default `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_codec: Option<CodecName>,
     /// What a gradient that is not finite does. Default `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub non_finite: Option<NonFinite>,
 
-    /// 1-bit Adam: exact steps. Default: 15 % of `learning_rate.steps`, and at least 100; `auto` when that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warmup: Option<Warmup>,
-
-    /// 0/1 Adam, κ: variance updates before the gap between them doubles. Default 16, or 32 when `learning_rate.steps` is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kappa: Option<u64>,
-    /// 0/1 Adam: the shortest gap between variance updates, after as many steps that all update it. Default 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variance_gap: Option<u64>,
-    /// 0/1 Adam: the longest gap between variance updates; gaps are powers of two times the shortest. Default: a 200th of
-    /// `learning_rate.steps`; no limit when that is not known, or when `kappa` is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variance_longest: Option<u64>,
-    /// 0/1 Adam: the first step that no longer updates the variance. Default: 40 % of `learning_rate.steps`, and at least 100 steps
-    /// and two of its warm-ups; `never` when that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freeze: Option<Freeze>,
-    /// 0/1 Adam: exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`,
-    /// `variance_longest` and `freeze`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variance_steps: Option<Vec<u64>>,
-    /// 0/1 Adam: how the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync: Option<Sync>,
-    /// 0/1 Adam: the first step that may be skipped. Default: the end of the learning rate's warm-up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync_start: Option<u64>,
-    /// 0/1 Adam: steps between doublings (`doubling`, default 32,678), or the gap itself (`every`, default 1).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync_every: Option<u64>,
-    /// 0/1 Adam, H: the longest gap between syncs. Default 16.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync_longest: Option<u64>,
-    /// 0/1 Adam: exactly these steps sync, in rising order, with `sync = "custom"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync_steps: Option<Vec<u64>>,
-
-    /// Efficient-Adam: how much of v a step keeps. Default `constant`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub theta: Option<Theta>,
-
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub var_freeze_step: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub var_update_scaler: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local_step_scaler: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local_step_clipper: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freeze_step: Option<u64>,
+    /// The options of this optimizer alone, by their keys: see [`Config::of`].
+    #[serde(flatten, skip_deserializing)]
+    pub own: Map<String, Value>,
 
     /// Threads a worker computes on. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,42 +126,54 @@ pub struct Config {
 impl Config {
     /// Everything at its default.
     pub fn new(name: Name) -> Config {
-        Config { name, ..Config::default() }
+        Config {
+            name,
+            preset: None,
+            betas: None,
+            eps: None,
+            weight_decay: None,
+            bias_correction: None,
+            clip: None,
+            codec: None,
+            codec_up: None,
+            codec_down: None,
+            exact_codec: None,
+            residual: None,
+            block: None,
+            topology: None,
+            hierarchy: None,
+            host_codec: None,
+            non_finite: None,
+            own: Map::new(),
+            threads: None,
+            bucket: None,
+            learning_rate: None,
+            groups: Vec::new(),
+        }
     }
+}
 
-    pub fn from_toml(text: &str) -> Result<Config> {
-        let named = |error: serde_path_to_error::Error<toml::de::Error>| syntax(error.path(), error.inner().message());
-        let toml = toml::Deserializer::parse(text).map_err(|error| Error::ConfigSyntax(error.to_string()))?;
-        serde_path_to_error::deserialize(toml).map_err(named)
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Config::serialize(self, serializer)
     }
+}
 
-    pub fn from_json(text: &str) -> Result<Config> {
-        let named =
-            |error: serde_path_to_error::Error<serde_json::Error>| syntax(error.path(), &error.inner().to_string());
-        let mut json = serde_json::Deserializer::from_str(text);
-        let config = serde_path_to_error::deserialize(&mut json).map_err(named)?;
-        json.end().map_err(|error| Error::ConfigSyntax(error.to_string()))?;
-        Ok(config)
+/// The options that optimizers share, without those of any one optimizer: what [`Config`] is read from by itself.
+pub(crate) struct Shared(pub Config);
+
+impl<'de> Deserialize<'de> for Shared {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Shared, D::Error> {
+        Config::deserialize(deserializer).map(Shared)
     }
 }
 
 /// Exactly two: a third would be dropped silently by a tuple in TOML.
 fn two_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<(f64, f64)>, D::Error> {
-    let wrong = |given: &[f64]| D::Error::custom(format!("`{given:?}`; accepted: two numbers, such as [0.9, 0.999]"));
+    let wrong = |given: &[f64]| D::Error::custom(format!("`{given:?}`; expected two numbers, such as [0.9, 0.999]"));
     match Option::<Vec<f64>>::deserialize(deserializer)?.as_deref() {
         None => Ok(None),
         Some([beta1, beta2]) => Ok(Some((*beta1, *beta2))),
         Some(other) => Err(wrong(other)),
-    }
-}
-
-/// The key, and what is wrong with it.
-fn syntax(path: &serde_path_to_error::Path, problem: &str) -> Error {
-    match path.to_string().as_str() {
-        "." if problem.contains("missing field `name`") => Error::ConfigSyntax(
-            "name is missing; accepted: adam, one-bit-adam, zero-one-adam, efficient-adam".to_owned(),
-        ),
-        "." => Error::ConfigSyntax(problem.to_owned()),
-        key => Error::ConfigSyntax(format!("{key}: {problem}")),
     }
 }

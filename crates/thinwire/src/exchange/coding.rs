@@ -1,10 +1,10 @@
 //! What a kind of round sends: its codecs, how they cut the vector, and who sends what to whom.
 
-use crate::codec::{Codec, CodecName};
-use crate::hosts::Hosts;
-use crate::layout::{Layout, Shape};
-use crate::message::HEADER_LEN;
-use crate::residue::Precision;
+use super::header::HEADER_LEN;
+use super::hosts::Hosts;
+use super::layout::{Layout, Shape};
+use crate::codec::{Codec, CodecName, Precision};
+use crate::machine::{Coded, Sum};
 use crate::schedule::Round;
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ pub struct Coding {
     pub(super) layout: Layout,
     pub(super) hosts: Hosts,
     /// How workers and owners keep what was not said yet.
-    pub(super) residue: Precision,
+    pub(super) residual: Precision,
 }
 
 impl Coding {
@@ -71,17 +71,17 @@ impl Coding {
         let inside_bytes = if hosts.is_flat() { 0 } else { block_bytes(&inside) };
         let longest = block_bytes(&up).max(block_bytes(&down)).max(inside_bytes);
         let layout = Layout::new(shape, longest, bucket_bytes);
-        Coding { inside, up, down, layout, hosts: hosts.clone(), residue: Precision::F32 }
+        Coding { inside, up, down, layout, hosts: hosts.clone(), residual: Precision::F32 }
     }
 
-    /// With the residues of both ways kept so.
-    pub fn keeping(self, residue: Precision) -> Coding {
-        Coding { residue, ..self }
+    /// With the residuals of both ways kept so.
+    pub fn keeping(self, residual: Precision) -> Coding {
+        Coding { residual, ..self }
     }
 
-    /// The bytes of worker `rank`'s residues.
-    pub fn residue_bytes(&self, rank: usize) -> usize {
-        self.residue.width() * (self.layout.values + self.owned(rank).len())
+    /// The bytes of worker `rank`'s residuals.
+    pub fn residual_bytes(&self, rank: usize) -> usize {
+        self.residual.width() * (self.layout.values + self.owned(rank).len())
     }
 
     pub(super) fn name(&self, way: Way) -> CodecName {
@@ -90,6 +90,16 @@ impl Coding {
 
     pub(super) fn codec(&self, way: Way) -> &dyn Codec {
         &*self.named(way).1
+    }
+
+    pub(super) fn coded(&self, way: Way) -> Coded<'_> {
+        Coded { codec: self.codec(way), block: self.layout.block }
+    }
+
+    /// What came one way, added up to go another.
+    pub(super) fn sum<'a>(&'a self, messages: &'a [Vec<u8>], from: Way, to: Way, divisor: f32) -> Sum<'a> {
+        let (from, to) = (self.codec(from), self.codec(to));
+        Sum { messages, header: HEADER_LEN, from, to, block: self.layout.block, divisor }
     }
 
     fn named(&self, way: Way) -> &Named {

@@ -9,73 +9,62 @@
 //! ```
 //!
 //! Where every worker has a host to itself, the flat form, each is its own relay and nothing is sent inside a host
-//! ([`hosts`](crate::hosts)). Hosts send sums, not means: so e weighs 1/n whatever a host's size is.
+//! ([`hosts`](crate::exchange::hosts)). Hosts send sums, not means: so e weighs 1/n whatever a host's size is.
 //!
 //! A coarse mean remembers both residues; an exact mean is the same with a cast and no residue. Sums run in rank order, in
 //! f32, and everyone decodes the owner's bytes, the owner too: all workers hold the same bits.
 //!
-//! The vector itself need not exist. [`Exchange::mean`] asks for it tile by tile (`fill`), and hands the mean back tile
-//! by tile (`apply`), so that what an optimizer computes before and after is part of the same pass over memory. One that does
-//! exist is read where it lies, and overwritten with its mean ([`Exchange::mean_in_place`]).
+//! Which vector it is, and what is done with its mean, is named by two passes of the [`machine`](crate::machine); they run tile by
+//! tile, fused with coding and decoding, so the vector itself need not exist. Nothing here touches a vector.
 
-mod averaged;
 mod coding;
+pub mod header;
+pub mod hosts;
+pub mod layout;
 mod owner;
 mod round;
-mod sum;
 
 pub use coding::{Coding, Codings, Crossing, Sent};
 pub use owner::Owner;
 
 use crate::codec::CodecName;
-use crate::collective::{Collective, Metered};
 use crate::error::{Error, Result};
-use crate::layout::{Shape, Topology};
-use crate::message::{Header, Operation};
-use crate::optimizer::{Entry, Now, Share};
-use crate::residue::{Owed, Precision, Residue};
+use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Step};
 use crate::schedule::Round;
-use crate::tiles::{Span, Threads, Vectors};
-use averaged::{Averaged, InPlace, Made};
+use crate::state::{Entry, Share};
+use crate::transport::{Collective, Metered};
 use coding::Way;
+use header::{Header, Operation};
+use layout::{Shape, Topology};
 use round::Mail;
-use std::convert::Infallible;
-use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A worker's part in every mean: its group, its codecs, its residues, and the digest of all that was agreed on.
+/// A worker's part in every mean: its group, its codecs, its machine, and the digest of all that was agreed on.
 pub struct Exchange {
     pub group: Metered,
-    pub threads: Threads,
+    pub machine: Machine,
     shape: Shape,
     codings: Codings,
-    /// e: what the bytes this worker sent up have not said yet; 0 in blocks that another worker of its host relays.
-    up_residue: Residue,
-    /// E: what the means of the blocks it owns have not said yet.
-    down_residue: Residue,
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
-    /// What coarse means are of: a step that each worker adds, as in Efficient-Adam, or a state of all, such as a momentum. It
-    /// makes a difference to who was left out of one.
+    /// What coarse means are of: a step that each worker adds, as in Efficient-Adam, or a state of all, such as a momentum. It decides
+    /// what a worker that missed a round still has to say.
     pub of_state: bool,
 }
 
 impl Exchange {
-    pub fn new(shape: Shape, codings: Codings, mut group: Box<dyn Collective>, threads: Threads) -> Exchange {
+    pub fn new(shape: Shape, codings: Codings, mut group: Box<dyn Collective>, mut machine: Machine) -> Exchange {
         group.reserve(codings.longest_message(), codings.under_way());
-        let (whole, owned, precision) = match &codings.coarse {
-            Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residue),
-            None => (0, 0, Precision::F32),
-        };
+        if let Some(coarse) = &codings.coarse {
+            machine.remember(shape.values, coarse.owned(group.rank()).len(), coarse.residual);
+        }
         Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
             group: Metered::new(group),
-            threads,
+            machine,
             shape,
             codings,
-            up_residue: Residue::zeroed(whole, precision),
-            down_residue: Residue::zeroed(owned, precision),
             digest: 0,
             of_state: true,
         }
@@ -102,68 +91,29 @@ impl Exchange {
         self.digest = xxh3_64_with_seed(bytes, self.digest);
     }
 
-    /// Averages a vector over all workers; returns how many took part.
-    ///
-    /// `fill` writes one tile of this worker's vector, `apply` reads one tile of the mean; both get the tile's range and
-    /// the same range of `vectors`. Nothing is applied when nobody took part.
-    pub fn mean<const R: usize, const W: usize>(
-        &mut self,
-        round: Round,
-        now: &Now<'_>,
-        vectors: Vectors<'_, R, W>,
-        fill: impl Fn(Range<usize>, Vectors<'_, R, W>, &mut [f32]) + Sync,
-        apply: impl Fn(Range<usize>, Vectors<'_, R, W>, &[f32]) + Sync,
-    ) -> Result<u32> {
-        if self.is_own_mean(round) {
-            return Ok(self.mean_of_one(round, now, vectors, fill, apply));
+    /// Averages the source's vector over all workers, and does with the mean what the pass does; returns how many took part. Nothing
+    /// is done when nobody did.
+    pub fn mean(&mut self, round: Round, step: &mut Step<'_>, source: impl Source, pass: impl Pass) -> Result<u32> {
+        if is_gradient(&source) && self.is_own_mean(round) {
+            // Of one worker, and nothing is lost: no message is needed, and the pass runs on the gradient where it lies.
+            if step.contributes {
+                self.machine.run(pass, step);
+            }
+            self.group.traffic.rounds.count(round);
+            return Ok(u32::from(step.contributes));
         }
-        self.average(round, now, vectors, Made { fill, apply })
-    }
-
-    /// The same of a vector that is there: `x` becomes its mean over all workers, unless nobody took part. After an error it is
-    /// neither.
-    pub fn mean_in_place(&mut self, round: Round, now: &Now<'_>, x: &mut [f32]) -> Result<u32> {
-        let (expected, got) = (self.shape.values, x.len());
-        if expected != got {
-            return Err(Error::Length { what: "the vector", expected, got });
-        }
-        if let Some(contributions) = self.own_mean(round, now) {
-            return Ok(contributions);
-        }
-        let long = x.len() >= InPlace::LONG;
-        self.average(round, now, Vectors { read: [], write: [x] }, InPlace { long })
-    }
-
-    /// Whether a mean is this worker's own vector, to the bit: there is nobody else, and nothing is lost on the way.
-    fn is_own_mean(&self, round: Round) -> bool {
-        self.is_alone() && self.codings.of(round).is_some_and(Coding::loses_nothing)
-    }
-
-    fn average<const R: usize, const W: usize>(
-        &mut self,
-        round: Round,
-        now: &Now<'_>,
-        vectors: Vectors<'_, R, W>,
-        averaged: impl Averaged<R, W>,
-    ) -> Result<u32> {
-        let coarse = round == Round::Coarse;
-        // In any round: so copies that were opened to look at do not stay.
-        let (up_residue, down_residue) = (self.up_residue.owed(), self.down_residue.owed());
         let mut under_way = round::UnderWay {
             coding: self.codings.of(round).expect("a coding for every round the calendar has"),
-            coarse,
-            of_state: self.of_state,
+            coarse: round == Round::Coarse,
             shape: self.shape,
-            step: now.step,
-            contributes: now.contributes,
             digest: self.digest,
-            up_residue: if coarse { up_residue } else { Owed::Nothing },
-            down_residue: if coarse { down_residue } else { Owed::Nothing },
+            of_state: self.of_state,
             group: &mut self.group,
-            threads: &self.threads,
             mail: &mut self.mail,
-            vectors,
-            averaged,
+            machine: &mut self.machine,
+            step,
+            source,
+            pass,
         };
         let outcome = under_way.run()?;
         self.digest = outcome.digest;
@@ -171,38 +121,24 @@ impl Exchange {
         Ok(outcome.contributions.unwrap_or(0))
     }
 
-    /// Where an exact mean is this worker's own vector, as it is of one worker: counts the round, and says whether there is one.
-    /// Then the vector need not be filled in and handed back tile by tile, which costs a fifth of a step of Adam.
-    pub fn own_exact_mean(&mut self, now: &Now<'_>) -> Option<u32> {
-        self.own_mean(Round::Exact, now)
+    /// The same of a vector by itself: `x` becomes its mean over all workers, unless nobody took part. After an error it is neither.
+    pub fn mean_in_place(&mut self, round: Round, t: u64, contributes: bool, x: &mut [f32]) -> Result<u32> {
+        let (expected, got) = (self.shape.values, x.len());
+        if expected != got {
+            return Err(Error::Length { what: "the vector", expected, got });
+        }
+        if self.is_own_mean(round) {
+            self.group.traffic.rounds.count(round);
+            return Ok(u32::from(contributes));
+        }
+        let groups = Groups::default();
+        let mut step = Step { contributes, ..Step::idle(t, &groups, &[], x) };
+        self.mean(round, &mut step, OfParams, Replace)
     }
 
-    fn own_mean(&mut self, round: Round, now: &Now<'_>) -> Option<u32> {
-        if !self.is_own_mean(round) {
-            return None;
-        }
-        self.group.traffic.rounds.count(round);
-        Some(u32::from(now.contributes))
-    }
-
-    /// The mean of one vector that loses nothing on the way is that vector, and needs no message.
-    fn mean_of_one<const R: usize, const W: usize>(
-        &mut self,
-        round: Round,
-        now: &Now<'_>,
-        vectors: Vectors<'_, R, W>,
-        fill: impl Fn(Range<usize>, Vectors<'_, R, W>, &mut [f32]) + Sync,
-        apply: impl Fn(Range<usize>, Vectors<'_, R, W>, &[f32]) + Sync,
-    ) -> u32 {
-        if now.contributes {
-            let Ok(()) = self.threads.walk(Span::of(0..self.shape.values, vectors), |mut tile, z| {
-                fill(tile.range.clone(), tile.vectors.part(0..z.len()), z);
-                apply(tile.range, tile.vectors, z);
-                Ok::<_, Infallible>(())
-            });
-        }
-        self.group.traffic.rounds.count(round);
-        u32::from(now.contributes)
+    /// Whether a mean is this worker's own vector, to the bit: there is nobody else, and nothing is lost on the way.
+    fn is_own_mean(&self, round: Round) -> bool {
+        self.is_alone() && self.codings.of(round).is_some_and(Coding::loses_nothing)
     }
 
     /// Tells the others that this worker stops, and why. They may be gone already: that is their error, not ours.
@@ -240,30 +176,29 @@ impl Exchange {
         let here = hosts.of(me);
         let members = hosts.members(here).len() as f32;
         for owner in coarse.layout.owners() {
-            let e = &mut self.up_residue.values()[coarse.owned(owner)];
-            match hosts.relay(here, owner) == me {
-                true => e.iter_mut().for_each(|e| *e *= members),
-                false => e.fill(0.0),
-            }
+            let factor = if hosts.relay(here, owner) == me { members } else { 0.0 };
+            self.machine.scale_residual(coarse.owned(owner), factor);
         }
     }
 
     /// As before the first round: no residuals, nothing agreed on.
     pub fn start_anew(&mut self) {
-        self.up_residue.values().fill(0.0);
-        self.down_residue.values().fill(0.0);
+        self.machine.forget();
         self.digest = 0;
     }
 
-    /// What to save: e, whose mean counts; E, cut among the owners; the digest.
-    pub fn state(&mut self) -> Vec<Entry<'_>> {
+    /// What to save: the optimizer's `vectors`; e, whose mean counts; E, cut among the owners; the digest.
+    pub fn state(&mut self, vectors: &'static [(&'static str, Share)]) -> Vec<Entry<'_>> {
         let owned = self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()));
-        vec![
-            Entry::vector("up_residue", Share::Mean, self.up_residue.values()),
-            Entry::vector("down_residue", Share::Cut(owned), self.down_residue.values()),
-            Entry::word("digest", &mut self.digest),
-        ]
+        let mut entries = self.machine.state_with_residuals(vectors, owned);
+        entries.push(Entry::word("digest", &mut self.digest));
+        entries
     }
+}
+
+/// Whether a source's vector is the gradient itself.
+fn is_gradient<S: Source>(_: &S) -> bool {
+    S::LIES == Lies::InGradient
 }
 
 /// Splits a message of `worker`, unless it disagrees with `expected` or says that its sender stopped.

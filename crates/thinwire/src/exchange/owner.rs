@@ -7,19 +7,14 @@
 //! With the same workers in every round these are the bits of the central form. A mean is made, then kept: until [`Owner::keep`]
 //! is called, E is what it was, so that a mean which could not be written down has not happened.
 
+use super::header::{HEADER_LEN, Header, Operation};
+use super::layout::Shape;
 use super::round::{check_payload, contributions};
-use super::sum::Sum;
 use super::{Codings, Way};
-use crate::codec::{MAX_BLOCK, encoded_len};
-use crate::config::Config;
+use crate::codec::{MAX_BLOCK, Owed, Precision, encoded_len};
 use crate::error::{Error, Result};
-use crate::hosts::Hosts;
 use crate::kernel::bf16;
-use crate::layout::{Shape, Topology};
-use crate::memory::Floats;
-use crate::message::{HEADER_LEN, Header, Operation};
-use crate::residue::{Owed, Precision};
-use crate::tiles::Threads;
+use crate::machine::{Floats, Refused, Threads};
 
 /// The largest value of a message: so many fit a sum that nothing overflows, whoever sends what.
 const LARGEST: f32 = f32::MAX / (1 << 20) as f32;
@@ -29,20 +24,17 @@ pub struct Owner {
     codings: Codings,
     threads: Threads,
     /// E: what the means have not said yet.
-    residue: Floats,
+    residual: Floats,
     /// E after the mean that was made last.
     next: Floats,
 }
 
 impl Owner {
-    /// For the means of `values` parameters under `config`, whose topology is `central`.
-    pub fn new(config: &Config, values: usize) -> Result<Owner> {
-        let config = config.resolved()?;
-        let shape = Shape { topology: Topology::Served, ..config.shape(values, 1) };
-        let codings = config.codings(shape, &Hosts::apart(1));
-        let whole = codings.coarse.as_ref().map_or(0, |_| values);
-        let (residue, next) = (Floats::zeroed(whole), Floats::zeroed(whole));
-        Ok(Owner { shape, codings, threads: config.threads()?, residue, next })
+    /// For the means of a `shape` whose topology is [`Topology::Served`](super::layout::Topology::Served).
+    pub fn new(shape: Shape, codings: Codings, threads: Threads) -> Owner {
+        let whole = codings.coarse.as_ref().map_or(0, |_| shape.values);
+        let (residual, next) = (Floats::zeroed(whole), Floats::zeroed(whole));
+        Owner { shape, codings, threads, residual, next }
     }
 
     /// The length of a whole message up, in the round that `expected` (a message, or its header alone) belongs to.
@@ -83,16 +75,11 @@ impl Owner {
     }
 
     /// The message down: the mean of `messages`, which were checked, in this order. `sender` names the worker of each.
-    pub fn mean(
-        &mut self,
-        expected: &[u8],
-        messages: &[Vec<u8>],
-        sender: impl Fn(usize) -> usize + Sync,
-    ) -> Result<Vec<u8>> {
+    pub fn mean(&mut self, expected: &[u8], messages: &[Vec<u8>], sender: impl Fn(usize) -> usize) -> Result<Vec<u8>> {
         let Place { coarse, coding, .. } = self.place(expected)?;
-        let rounds = coding.residue == Precision::Bf16;
+        let rounds = coding.residual == Precision::Bf16;
         if coarse {
-            self.next.copy_from_slice(&self.residue);
+            self.next.copy_from_slice(&self.residual);
         }
         // Moved out, for the coding is borrowed from self beside it.
         let mut next = std::mem::replace(&mut self.next, Floats::zeroed(0));
@@ -109,8 +96,8 @@ impl Owner {
         &self,
         expected: &[u8],
         messages: &[Vec<u8>],
-        sender: impl Fn(usize) -> usize + Sync,
-        residue: Owed<'_>,
+        sender: impl Fn(usize) -> usize,
+        residual: Owed<'_>,
     ) -> Result<Vec<u8>> {
         let Place { header: up, coding, blocks, coarse } = self.place(expected)?;
         let operation = if coarse { Operation::CoarseDown } else { Operation::ExactDown };
@@ -120,18 +107,12 @@ impl Owner {
         let mut message = Vec::new();
         let bytes = header.start(&mut message, payload);
         if header.contributions > 0 {
-            let sum = Sum {
-                messages,
-                sender,
-                from: coding.codec(Way::Up),
-                to: coding.codec(Way::Down),
-                block: self.shape.block,
-                divisor: header.contributions as f32,
-                range: 0..self.shape.values,
-                residue,
-                bytes,
-            };
-            sum.code(&self.threads, || Error::Overflow { worker: SERVER, step: up.step, what: "averages" })?;
+            let sum = coding.sum(messages, Way::Up, Way::Down, header.contributions as f32);
+            let summed = sum.code(&self.threads, 0..self.shape.values, residual, bytes);
+            summed.map_err(|refused| match refused {
+                Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
+                Refused::Overflow => Error::Overflow { worker: SERVER, step: up.step, what: "averages" },
+            })?;
         }
         Ok(message)
     }
@@ -139,18 +120,18 @@ impl Owner {
     /// The mean that `expected` was made for last is for good: E becomes what it left.
     pub fn keep(&mut self, expected: &[u8]) -> Result<()> {
         if self.place(expected)?.coarse {
-            std::mem::swap(&mut self.residue, &mut self.next);
+            std::mem::swap(&mut self.residual, &mut self.next);
         }
         Ok(())
     }
 
     /// E.
-    pub fn residue(&mut self) -> &mut [f32] {
-        &mut self.residue
+    pub fn residual(&mut self) -> &mut [f32] {
+        &mut self.residual
     }
 
     /// E after the mean that was made last, kept or not.
-    pub fn next_residue(&self) -> &[f32] {
+    pub fn next_residual(&self) -> &[f32] {
         &self.next
     }
 

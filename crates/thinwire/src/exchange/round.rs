@@ -9,16 +9,13 @@
 //! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
 //! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
 
-use super::averaged::{Averaged, Place};
 use super::coding::Way;
-use super::sum::Sum;
+use super::header::{HEADER_LEN, Header, Operation};
+use super::layout::{Shape, Topology};
 use super::{Coding, opened};
-use crate::collective::Metered;
-use crate::error::{Error, Result};
-use crate::layout::{Shape, Topology};
-use crate::message::{HEADER_LEN, Header, Operation};
-use crate::residue::Owed;
-use crate::tiles::{Cut, Span, Threads, Vectors};
+use crate::error::{Error, Fault, Result};
+use crate::machine::{Machine, Pass, Refused, Source, Step};
+use crate::transport::Metered;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -42,25 +39,22 @@ impl Mail {
     }
 }
 
-pub(super) struct UnderWay<'a, const R: usize, const W: usize, T> {
+pub(super) struct UnderWay<'a, 's, S, P> {
     pub coding: &'a Coding,
     pub coarse: bool,
     pub shape: Shape,
-    pub step: u64,
-    /// False when this worker's vector is left out.
-    pub contributes: bool,
     /// Of the shared state before this round.
     pub digest: u64,
     /// What is averaged: a step that each worker adds, or a state of all.
     pub of_state: bool,
-    /// Nothing in an exact mean.
-    pub up_residue: Owed<'a>,
-    pub down_residue: Owed<'a>,
     pub group: &'a mut Metered,
-    pub threads: &'a Threads,
     pub mail: &'a mut Mail,
-    pub vectors: Vectors<'a, R, W>,
-    pub averaged: T,
+    pub machine: &'a mut Machine,
+    pub step: &'a mut Step<'s>,
+    /// What this worker's vector is.
+    pub source: S,
+    /// What is done with the mean.
+    pub pass: P,
 }
 
 pub(super) struct Outcome {
@@ -69,7 +63,7 @@ pub(super) struct Outcome {
     pub digest: u64,
 }
 
-impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
+impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     /// While one bucket is on its way up, the one before is averaged and goes down. Messages between two workers keep
     /// their order, so everyone receives in the order everyone sends: up 0, up 1, down 0, up 2, down 1, …, where up is
     /// what goes inside the host, or what comes of it.
@@ -116,7 +110,7 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
             (Way::Down, false) => Operation::ExactDown,
             (Way::Down, true) => Operation::CoarseDown,
         };
-        Header::new(operation, self.coding.name(way), self.shape, self.step, self.digest).covering(blocks)
+        Header::new(operation, self.coding.name(way), self.shape, self.step.t, self.digest).covering(blocks)
     }
 
     /// Sends this worker's vector, as far as bucket `k` goes, to those who are relays for it.
@@ -157,33 +151,20 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
     /// e ← z − q; inside the host nothing is remembered.
     fn pack(&mut self, way: Way, blocks: &Range<usize>) -> Result<Operation> {
         let (coding, mut header) = (self.coding, self.header(way, blocks));
-        header.contributions = u32::from(self.contributes);
-        let payload = if self.contributes { coding.payload_len(way, blocks) } else { 0 };
+        header.contributions = u32::from(self.step.contributes);
+        let payload = if self.step.contributes { coding.payload_len(way, blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.out, payload);
-        if !self.contributes {
-            return Ok(header.operation);
+        if self.step.contributes {
+            let (range, remembers) = (coding.layout.values_of(blocks), self.coarse && way == Way::Up);
+            let (machine, step, source) = (&mut *self.machine, &mut *self.step, &self.source);
+            let packed = self.group.packing(|| machine.pack(source, step, remembers, coding.coded(way), range, bytes));
+            let (worker, step) = (self.group.rank(), self.step.t);
+            packed.map_err(|_| Error::Overflow { worker, step, what: "sends" })?;
         }
-        let (range, codec) = (coding.layout.values_of(blocks), coding.codec(way));
-        let span = Span {
-            residue: if way == Way::Up { self.up_residue.part(range.clone()) } else { Owed::Nothing },
-            vectors: self.vectors.part(range.clone()),
-            range,
-            bytes,
-            cut: Cut { block: coding.layout.block, encoded: codec.encoded_len(coding.layout.block) },
-        };
-        let (threads, averaged) = (self.threads, &self.averaged);
-        let (worker, step) = (self.group.rank(), self.step);
-        self.group.packing(|| {
-            threads.walk(span, |tile, room| {
-                let x = averaged.values(tile.range, tile.vectors, room);
-                let overflow = |_| Error::Overflow { worker, step, what: "sends" };
-                tile.cut.encode(codec, x, tile.residue, tile.bytes).map_err(overflow)
-            })
-        })?;
         Ok(header.operation)
     }
 
-    /// z = Σ x + e over the workers of this host, q = C_up(z), e ← z − q, for these blocks; a header alone, and the residue
+    /// z = Σ x + e over the workers of this host, q = C_up(z), e ← z − q, for these blocks; a header alone, and the residual
     /// kept, when all are left out. This worker's x is coded like everyone's: who is the relay changes no bit.
     fn add_up(&mut self, blocks: &Range<usize>) -> Result<Operation> {
         let (coding, me) = (self.coding, self.group.rank());
@@ -204,22 +185,20 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let bytes = header.start(&mut self.mail.out, payload);
         if header.contributions > 0 {
             let range = coding.layout.values_of(blocks);
-            let sum = Sum {
-                messages: &self.mail.inside,
-                sender: |i| members[i],
-                from: coding.codec(Way::Inside),
-                to: coding.codec(Way::Up),
-                block: coding.layout.block,
-                divisor: 1.0,
-                residue: self.up_residue.part(range.clone()),
-                range,
-                bytes,
-            };
-            let (threads, step) = (self.threads, self.step);
-            let overflow = || Error::Overflow { worker: me, step, what: "adds up" };
-            self.group.packing(|| sum.code(threads, overflow))?;
+            let sum = coding.sum(&self.mail.inside, Way::Inside, Way::Up, 1.0);
+            let (machine, coarse) = (&mut *self.machine, self.coarse);
+            let summed = self.group.packing(|| machine.add_up(&sum, coarse, range, bytes));
+            self.accept(summed, "adds up", |i| members[i])?;
         }
         Ok(header.operation)
+    }
+
+    /// Names who is to blame for a sum that could not be made; `sender` knows who sent the message at each place.
+    fn accept(&self, summed: Result<(), Refused>, what: &'static str, sender: impl Fn(usize) -> usize) -> Result<()> {
+        summed.map_err(|refused| match refused {
+            Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
+            Refused::Overflow => Error::Overflow { worker: self.group.rank(), step: self.step.t, what },
+        })
     }
 
     /// Receives every other host's part of this owner's blocks in bucket `k`.
@@ -251,20 +230,10 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
         let bytes = header.start(&mut self.mail.served, payload);
         if header.contributions > 0 {
             let (range, owned) = (coding.layout.values_of(&blocks), coding.owned(me).start);
-            let sum = Sum {
-                messages: &self.mail.up[k % 2],
-                sender: |host| coding.hosts.relay(host, me),
-                from: coding.codec(Way::Up),
-                to: coding.codec(Way::Down),
-                block: coding.layout.block,
-                divisor: header.contributions as f32,
-                residue: self.down_residue.part(range.start - owned..range.end - owned),
-                range,
-                bytes,
-            };
-            let (threads, step) = (self.threads, self.step);
-            let overflow = || Error::Overflow { worker: me, step, what: "averages" };
-            self.group.packing(|| sum.code(threads, overflow))?;
+            let sum = coding.sum(&self.mail.up[k % 2], Way::Up, Way::Down, header.contributions as f32);
+            let (machine, coarse) = (&mut *self.machine, self.coarse);
+            let served = self.group.packing(|| machine.serve(&sum, coarse, owned, range, bytes));
+            self.accept(served, "averages", |host| coding.hosts.relay(host, me))?;
         }
         for host in (0..coding.hosts.count()).filter(|host| *host != here) {
             self.group.send(coding.hosts.relay(host, me), &self.mail.served, header.operation.name())?;
@@ -315,30 +284,16 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
 
     /// Whether a server took the mean without this worker, which had something to say.
     fn is_left_out(&self) -> bool {
-        self.coarse && self.contributes && self.group.left_out()
+        self.coarse && self.step.contributes && self.group.left_out()
     }
 
     /// e ← e + q: a server took the mean without this worker's q, and all of it is still to be said. A round with a server has one
     /// bucket, which is still in `mail.out`.
     fn take_back(&mut self) -> Result<()> {
-        let (coding, me) = (self.coding, self.group.rank());
-        let (block, codec) = (coding.layout.block, coding.codec(Way::Up));
-        let span = Span {
-            residue: self.up_residue.part(0..self.shape.values),
-            vectors: Vectors { read: [], write: [] },
-            range: 0..self.shape.values,
-            bytes: &mut self.mail.out[HEADER_LEN..],
-            cut: Cut { block, encoded: codec.encoded_len(block) },
-        };
-        let threads = self.threads;
-        self.group.packing(|| {
-            threads.walk(span, |tile, _| {
-                tile.residue.change(|e| {
-                    let refused = |(_, fault)| Error::Payload { worker: me, fault };
-                    codec.add_up(block, &[tile.bytes], false, 1.0, e).map_err(refused)
-                })
-            })
-        })
+        let (coded, worker) = (self.coding.coded(Way::Up), self.group.rank());
+        let (machine, bytes) = (&mut *self.machine, &mut self.mail.out[HEADER_LEN..]);
+        let taken = self.group.packing(|| machine.take_back(coded, bytes));
+        taken.map_err(|fault| Error::Payload { worker, fault })
     }
 
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
@@ -346,34 +301,11 @@ impl<const R: usize, const W: usize, T: Averaged<R, W>> UnderWay<'_, R, W, T> {
     /// Of a state, such as a momentum, who was left out has told nothing, but the others have: what is still to be said is how far
     /// its own is from theirs, e ← e − p. A step that each worker adds is owed whole.
     fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
-        let (block, codec) = (self.coding.layout.block, self.coding.codec(Way::Down));
         let compares = self.of_state && self.is_left_out();
-        let span = Span {
-            residue: if compares { self.up_residue.part(range.clone()) } else { Owed::Nothing },
-            vectors: self.vectors.part(range.clone()),
-            range,
-            bytes: &mut self.mail.down[HEADER_LEN..],
-            cut: Cut { block, encoded: codec.encoded_len(block) },
-        };
-        let (threads, averaged) = (self.threads, &self.averaged);
-        self.group.packing(|| {
-            threads.walk_streaming(span, |tile, room, stream| {
-                let Span { range, vectors, residue, bytes, cut } = tile;
-                let refused = |fault| Error::Payload { worker, fault };
-                averaged.take(range, vectors, room, |place| match place {
-                    Place::Far(mean) if !compares => {
-                        codec.decode_streaming(cut.block, bytes, mean, stream).map_err(refused)
-                    }
-                    Place::Near(mean) | Place::Far(mean) => {
-                        codec.decode_blocks(cut.block, bytes, mean).map_err(refused)?;
-                        residue.change(|e| {
-                            e.iter_mut().zip(mean).for_each(|(e, p)| *e -= *p);
-                            Ok(())
-                        })
-                    }
-                })
-            })
-        })
+        let (coded, bytes) = (self.coding.coded(Way::Down), &mut self.mail.down[HEADER_LEN..]);
+        let (machine, step, pass) = (&mut *self.machine, &mut *self.step, &self.pass);
+        let unpacked = self.group.packing(|| machine.unpack(pass, step, compares, coded, range, bytes));
+        unpacked.map_err(|fault: Fault| Error::Payload { worker, fault })
     }
 }
 

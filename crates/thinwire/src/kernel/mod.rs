@@ -7,7 +7,7 @@
 //!
 //! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
 //! feature was detected, the loads and stores of the intrinsics, and a fence. Every such function has a portable twin, and
-//! `tests/twins.rs` holds them to the same bits.
+//! `tests/it/twins.rs` holds them to the same bits.
 
 #![allow(unsafe_code)]
 
@@ -105,14 +105,14 @@ fn prefetch_at<T>(values: &[T], ahead: usize) {
 /// which outlives the fence:
 ///
 /// ```
-/// # use thinwire::kernel::{blocks, streaming};
+/// # use thinwire::inside::kernel::{blocks, streaming};
 /// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
 /// streaming(|stream| blocks::unpack_streaming(8, &message, &mut out, stream)).expect("a scale");
 /// assert_eq!(out, [1.0; 8]);
 /// ```
 ///
 /// ```compile_fail
-/// # use thinwire::kernel::{blocks, streaming};
+/// # use thinwire::inside::kernel::{blocks, streaming};
 /// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
 /// streaming(|stream| {
 ///     blocks::unpack_streaming(8, &message, &mut out, stream).expect("a scale");

@@ -53,20 +53,33 @@ multiversion! {
 }
 
 multiversion! {
-    /// Adds x² to the lanes.
-    pub fn add_squares(x: &[f32], lanes: &mut [f64; LANES]) {
-        let mut sums = *lanes; // in registers
+    /// Σ x².
+    pub fn sum_of_squares(x: &[f32]) -> f64 {
+        let mut lanes = [0f64; LANES];
         let (whole, tail) = x.as_chunks::<LANES>();
         for chunk in whole {
             prefetch(chunk);
             for l in 0..LANES {
-                sums[l] += f64::from(chunk[l]) * f64::from(chunk[l]);
+                lanes[l] += f64::from(chunk[l]) * f64::from(chunk[l]);
             }
         }
-        for (sum, x) in sums.iter_mut().zip(tail) {
-            *sum += f64::from(*x) * f64::from(*x);
+        for (lane, x) in lanes.iter_mut().zip(tail) {
+            *lane += f64::from(*x) * f64::from(*x);
         }
-        *lanes = sums;
+        add_lanes(lanes)
+    }
+}
+
+multiversion! {
+    /// Σ bits(x_i)·w_i mod 2⁶⁴, with an odd 32-bit weight for each place from `at` on: values that differ in one place have different
+    /// digests, and parts of a vector can be summed in any order, on any machine.
+    pub fn digest(at: usize, x: &[f32]) -> u64 {
+        let mut sum = 0u64;
+        for (i, x) in x.iter().enumerate() {
+            let weight = ((at + i) as u32).wrapping_mul(0x3c6e_f372) | 1;
+            sum = sum.wrapping_add(u64::from(x.to_bits()) * u64::from(weight));
+        }
+        sum
     }
 }
 

@@ -19,10 +19,18 @@ use std::arch::x86_64::*;
 /// Four values a lane.
 const GROUP: usize = 4 * LANES;
 
-/// Σ|x + e|, finite exactly when every x + e is: `sum` is, but that four numbers near the largest f32 overflow where each is finite.
+/// Σ|x + e|, finite exactly when every x + e is. Four numbers near the largest f32 overflow in `sum` where each is finite: then all are
+/// added again, in f64 and in the lanes of [`reduce`](super::reduce).
 #[inline(always)]
 pub(super) fn mended<E: Kept>(sum: f64, x: &[f32], e: &[E]) -> f64 {
-    if sum.is_finite() { sum } else { x.iter().zip(e).map(|(x, e)| f64::from((x + e.get()).abs())).sum() }
+    if sum.is_finite() {
+        return sum;
+    }
+    let mut lanes = [0.0; LANES];
+    for (i, (x, e)) in x.iter().zip(e).enumerate() {
+        lanes[i % LANES] += f64::from((x + e.get()).abs());
+    }
+    add_lanes(lanes)
 }
 
 pub(super) fn sum_portable<E: Kept>(x: &[f32], e: &[E]) -> f64 {

@@ -29,6 +29,29 @@ pub struct Scalars {
     pub limit: f32,
     /// A move that is worth a warning, in the units of x: [`JUMP`] learning rates.
     pub jump: f32,
+    /// False for a group whose learning rate is always 0. In a block that it shares, a coarse mean says ±s for its zeros: not to be
+    /// used.
+    pub moves: bool,
+    /// Of 0/1 Adam: what the steps since the last sync come to.
+    pub since: Since,
+}
+
+/// Γ = Σγ̂ and D = Π(1−γλ) since the last sync, of one parameter group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Since {
+    pub rates: f32,
+    pub decays: f32,
+}
+
+impl Since {
+    /// Just after a sync.
+    pub const NOTHING: Since = Since { rates: 0.0, decays: 1.0 };
+
+    /// m = ū/Γ. With no learning rate since the last sync no local step touched m, so it is still the shared one.
+    #[inline(always)]
+    fn momentum(self, mean: f32, m: f32) -> f32 {
+        if self.rates > 0.0 { mean / self.rates } else { m }
+    }
 }
 
 /// c: no step on a stale variance moves a parameter by more than c·γ̂, weight decay aside.
@@ -192,27 +215,13 @@ multiversion! {
     }
 }
 
-/// Γ = Σγ̂ and D = Π(1−γλ) since the last sync, of one parameter group.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Since {
-    pub rates: f32,
-    pub decays: f32,
-}
-
-impl Since {
-    /// m = ū/Γ. With no learning rate since the last sync no local step touched m, so it is still the shared one.
-    #[inline(always)]
-    fn momentum(self, mean: f32, m: f32) -> f32 {
-        if self.rates > 0.0 { mean / self.rates } else { m }
-    }
-}
-
 multiversion! {
     /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − (ū/P, within ±c·Γ),  u ← 0.
     pub fn rebase(
-        k: &Scalars, since: Since, mean: &[f32], v: &[f32], a: &[f32],
+        k: &Scalars, mean: &[f32], v: &[f32], a: &[f32],
         m: &mut [f32], u: &mut [f32], x: &mut [f32],
     ) {
+        let since = k.since;
         for_each_line!([mean, v, a], [m, u, x], |i| {
             m[i] = since.momentum(mean[i], m[i]);
             x[i] = a[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);
@@ -223,7 +232,8 @@ multiversion! {
 
 multiversion! {
     /// The same where there was no local step since the last sync: u = 0, and x is where it was.
-    pub fn first_rebase(k: &Scalars, since: Since, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
+    pub fn first_rebase(k: &Scalars, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
+        let since = k.since;
         for_each_line!([mean, v], [m, x], |i| {
             m[i] = since.momentum(mean[i], m[i]);
             x[i] = x[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);

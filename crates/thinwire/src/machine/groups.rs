@@ -1,0 +1,83 @@
+//! Parameter groups: ranges of the flat vector with their own learning rate and weight decay.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// The next `length` parameters, and what is theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    pub length: usize,
+    /// Multiplies the learning rate of the step.
+    #[serde(default = "one")]
+    pub lr_scale: f64,
+    /// Stands in for the optimizer's `weight_decay`.
+    #[serde(default)]
+    pub weight_decay: Option<f64>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// The groups of one flat vector, in order, covering it.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    /// Where each group ends.
+    ends: Vec<usize>,
+    pub lr_scale: Vec<f64>,
+    pub weight_decay: Vec<f64>,
+}
+
+impl Groups {
+    /// One group of `len` parameters, without weight decay.
+    pub fn whole(len: usize) -> Groups {
+        Groups { ends: vec![len], lr_scale: vec![1.0], weight_decay: vec![0.0] }
+    }
+
+    /// `listed` must cover `len` values; an empty list is one group of them all.
+    pub fn new(listed: &[Group], len: usize, weight_decay: f64) -> Result<Groups> {
+        let whole = [Group { length: len, lr_scale: 1.0, weight_decay: None }];
+        let listed = if listed.is_empty() { &whole } else { listed };
+        let covered = listed.iter().map(|group| group.length as u128).sum::<u128>();
+        if covered != len as u128 {
+            return Err(Error::config(
+                "groups",
+                format!("{covered} values in all"),
+                format!("must add up to the {len} parameters"),
+            ));
+        }
+        Ok(Groups {
+            ends: listed
+                .iter()
+                .scan(0, |end, group| {
+                    *end += group.length;
+                    Some(*end)
+                })
+                .collect(),
+            lr_scale: listed.iter().map(|group| group.lr_scale).collect(),
+            weight_decay: listed.iter().map(|group| group.weight_decay.unwrap_or(weight_decay)).collect(),
+        })
+    }
+
+    /// False for a group that is frozen. See [`Scalars::moves`](crate::kernel::update::Scalars::moves).
+    pub fn moves(&self, group: usize) -> bool {
+        self.lr_scale[group] > 0.0
+    }
+
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Cuts the `len` values from `at` on where groups meet: each group's number, and its range counted from `at`.
+    pub fn cut(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
+        let first = self.ends.partition_point(|end| *end <= at);
+        let past_last = self.ends.partition_point(|end| *end < at + len) + usize::from(len > 0);
+        let mut from = 0;
+        (first..past_last).map(move |group| {
+            let to = (self.ends[group] - at).min(len);
+            (group, std::mem::replace(&mut from, to)..to)
+        })
+    }
+}

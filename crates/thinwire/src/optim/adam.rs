@@ -1,0 +1,77 @@
+//! Adam with decoupled weight decay (arXiv 1412.6980, 1711.05101): the exact mean of the gradient, every step.
+//!
+//! Equal to `torch.optim.AdamW` to rounding; the baseline of everything else here.
+
+use super::table::{Algorithm, Options, given, preset};
+use super::{Hyper, Moments, Momentum, Optimizer, Vectors};
+use crate::codec::CodecName;
+use crate::config::{Config, Name};
+use crate::error::Result;
+use crate::exchange::Exchange;
+use crate::machine::Step;
+use crate::schedule::Round;
+use crate::state::{Entry, Share};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+impl Name {
+    /// `adam`
+    pub const ADAM: Name = Name::new("adam");
+}
+
+/// Adam's own options: it has none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adam {}
+
+impl Options for Adam {
+    const NAME: Name = Name::ADAM;
+    const TITLE: &'static str = "Adam";
+    const EXACT: Option<CodecName> = Some(CodecName::F32);
+    const COARSE: Option<CodecName> = None;
+
+    fn decide(self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
+        if preset(config, &["paper", "deepspeed"])?.is_some() {
+            config.bias_correction.get_or_insert(false);
+        }
+        Ok(Box::new(self))
+    }
+}
+
+impl Algorithm for Adam {
+    fn options(&self) -> Map<String, Value> {
+        given(self)
+    }
+
+    fn vectors(&self) -> Vectors {
+        &[("m", Share::Same), ("v", Share::Same)]
+    }
+
+    fn round(&self, _: u64, _: f32) -> Round {
+        Round::Exact
+    }
+
+    fn rank(&self, _: CodecName) -> Option<usize> {
+        Some(0)
+    }
+
+    fn build(&self, hyper: Hyper, _: usize) -> Box<dyn Optimizer> {
+        Box::new(Running { hyper, moments: Moments::default() })
+    }
+}
+
+struct Running {
+    hyper: Hyper,
+    moments: Moments,
+}
+
+impl Optimizer for Running {
+    fn step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<Round> {
+        self.moments.exact_step(Momentum::Exact, &mut self.hyper, step, exchange)?;
+        Ok(Round::Exact)
+    }
+
+    fn numbers(&mut self) -> Vec<Entry<'_>> {
+        self.moments.numbers()
+    }
+}

@@ -1,0 +1,81 @@
+//! From settings to the parts of a worker.
+
+use super::{Coarse, Settings};
+use crate::config::{Hierarchy, NonFinite};
+use crate::error::{Error, Result};
+use crate::exchange::hosts::Hosts;
+use crate::exchange::layout::{Shape, Topology};
+use crate::exchange::{Coding, Codings, Owner};
+use crate::machine::{Groups, Machine, Threads};
+use crate::optim::{Clip, Hyper, Optimizer};
+use std::sync::Arc;
+
+impl Settings {
+    pub(crate) fn shape(&self, values: usize, workers: usize) -> Shape {
+        Shape { values, block: self.block, workers, topology: self.topology }
+    }
+
+    /// The hosts that a mean sees: those of the workers, or one for each.
+    pub(crate) fn hosts(&self, real: &Hosts) -> Result<Hosts> {
+        let workers = real.of_all().len();
+        match self.hierarchy {
+            Hierarchy::Hosts if real.count() == 1 && workers > 1 => {
+                let problem = format!(
+                    "all {workers} workers are on one host, nothing goes between hosts; expected auto or flat here"
+                );
+                Err(Error::config("hierarchy", "hosts", problem))
+            }
+            Hierarchy::Auto if real.count() == 1 => Ok(Hosts::apart(workers)),
+            Hierarchy::Flat => Ok(Hosts::apart(workers)),
+            Hierarchy::Auto | Hierarchy::Hosts => Ok(real.clone()),
+        }
+    }
+
+    pub(crate) fn codings(&self, shape: Shape, hosts: &Hosts) -> Codings {
+        let (bucket, inside) = (self.bucket, self.host_codec);
+        // To a server a round is one message, and the server is a host of its own.
+        let (bucket, hosts) = match shape.topology {
+            Topology::Served => (usize::MAX, &Hosts::apart(shape.workers + 1)),
+            _ => (bucket, hosts),
+        };
+        let coding = |up, down| Coding::on_hosts(shape, [inside, up, down], bucket, hosts);
+        Codings {
+            exact: self.exact.map(|codec| coding(codec, codec)),
+            coarse: self.coarse.map(|coarse| coding(coarse.up, coarse.down).keeping(coarse.residual)),
+        }
+    }
+
+    pub(crate) fn groups(&self, values: usize) -> Result<Groups> {
+        Groups::new(&self.groups, values, self.weight_decay)
+    }
+
+    /// The memory of a worker: `vectors` of the optimizer's own.
+    pub(crate) fn machine(&self, values: usize, groups: Arc<Groups>, vectors: usize) -> Result<Machine> {
+        let keeps = self.clip.is_some() && self.exact.is_some();
+        Ok(Machine::new(values, groups, vectors, keeps, Threads::new(self.threads)?))
+    }
+
+    /// The server's half of the means of `values` parameters; the topology is `central`.
+    pub fn owner(&self, values: usize) -> Result<Owner> {
+        let shape = Shape { topology: Topology::Served, ..self.shape(values, 1) };
+        let codings = self.codings(shape, &Hosts::apart(1));
+        Ok(Owner::new(shape, codings, Threads::new(self.threads)?))
+    }
+
+    pub(crate) fn skips_non_finite(&self) -> bool {
+        self.non_finite == NonFinite::Skip
+    }
+
+    pub(crate) fn optimizer(&self, workers: usize, groups: usize) -> Box<dyn Optimizer> {
+        let own_limit = |limit: f64| limit * self.algorithm.own_clip(workers);
+        let hyper = Hyper {
+            betas: self.betas,
+            eps: self.eps,
+            bias_correction: self.bias_correction,
+            clip: self.clip.map(|limit| Clip::new(limit, own_limit(limit))),
+            lossless: self.coarse.is_some_and(Coarse::loses_nothing),
+            highest: self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.peak),
+        };
+        self.algorithm.build(hyper, groups)
+    }
+}

@@ -1,0 +1,82 @@
+//! An optimizer's state as a list of names and slices: saving reads it, loading writes it, `inspect` prints it.
+
+use std::ops::Range;
+
+/// How an entry passes to another number of workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// The same on all workers: anyone's will do.
+    Same,
+    /// Each worker's own; what counts is the mean, which every new worker gets.
+    Mean,
+    /// The same, for steps that the others have not seen yet: the next sync makes them common.
+    Progress,
+    /// The same, for what a worker's payloads have lost so far.
+    Residual,
+    /// Cut among the workers; this one holds this range, and a new worker gets its new one.
+    Cut(Range<usize>),
+}
+
+/// Where an entry's numbers are.
+#[derive(Debug)]
+pub enum Slot<'a> {
+    Floats(&'a mut [f32]),
+    Doubles(&'a mut [f64]),
+    Word(&'a mut u64),
+}
+
+impl Slot<'_> {
+    /// The numbers as they lie in memory.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Slot::Floats(values) => bytemuck::cast_slice(values),
+            Slot::Doubles(values) => bytemuck::cast_slice(values),
+            Slot::Word(word) => bytemuck::bytes_of(&**word),
+        }
+    }
+
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Slot::Floats(values) => bytemuck::cast_slice_mut(values),
+            Slot::Doubles(values) => bytemuck::cast_slice_mut(values),
+            Slot::Word(word) => bytemuck::bytes_of_mut(*word),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Entry<'a> {
+    pub name: &'static str,
+    pub share: Share,
+    pub slot: Slot<'a>,
+    /// What every number of it is before the first step.
+    pub start: f64,
+}
+
+impl<'a> Entry<'a> {
+    pub fn vector(name: &'static str, share: Share, values: &'a mut [f32]) -> Entry<'a> {
+        Entry { name, share, slot: Slot::Floats(values), start: 0.0 }
+    }
+
+    pub fn doubles(name: &'static str, share: Share, values: &'a mut [f64]) -> Entry<'a> {
+        Entry { name, share, slot: Slot::Doubles(values), start: 0.0 }
+    }
+
+    pub fn word(name: &'static str, word: &'a mut u64) -> Entry<'a> {
+        Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0 }
+    }
+
+    /// The same, for numbers that do not start at 0.
+    pub fn starting_at(self, start: f64) -> Entry<'a> {
+        Entry { start, ..self }
+    }
+
+    /// Makes it what it is before the first step.
+    pub fn reset(&mut self) {
+        match &mut self.slot {
+            Slot::Floats(values) => values.fill(self.start as f32),
+            Slot::Doubles(values) => values.fill(self.start),
+            Slot::Word(word) => **word = self.start as u64,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The worker: what a user holds. A configuration, a group, and the state of one optimizer over one flat vector.
+
+mod agree;
+mod save;
+mod state;
+mod step;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::{Config, NonFinite};
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::exchange::header::Operation;
+use crate::exchange::hosts::Hosts;
+use crate::exchange::layout::Topology;
+use crate::kernel::reduce;
+use crate::kernel::update::Scalars;
+use crate::machine::Groups;
+use crate::optim::{Averages, Optimizer};
+use crate::settings::Settings;
+use crate::transport::{Collective, Traffic};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One of the workers that train a model together.
+pub struct Worker {
+    settings: Settings,
+    /// The settings as they are recorded.
+    config: Config,
+    /// As the means see them.
+    hosts: Hosts,
+    exchange: Exchange,
+    optimizer: Box<dyn Optimizer>,
+    step: u64,
+    groups: Arc<Groups>,
+    /// γ of each group in the step at hand.
+    rates: Vec<f64>,
+    /// Room for those of the step at hand.
+    scalars: Vec<Scalars>,
+    /// An error leaves the workers in different places; only a checkpoint brings them back together.
+    stopped: bool,
+    regrouped: bool,
+}
+
+impl Worker {
+    /// Joins `group` to train `params`, which must be the same on all workers.
+    pub fn new(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let mut worker = Worker::unmet(config, params, group)?;
+        worker.agree_on_params(0..params.len(), params);
+        worker.guarded(Worker::meet)?;
+        Ok(worker)
+    }
+
+    /// Joins `group` to go on from the checkpoint in `dir`, and writes its parameters to `params`.
+    ///
+    /// With as many workers as saved it, and where workers of a host add up first the same ones on each host, the run goes on bit
+    /// for bit. Else the residuals are conserved, and local progress is folded in. When anything is wrong, `params` is left as it
+    /// was.
+    pub fn resume(config: &Config, dir: &Path, params: &mut [f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let saved = Checkpoint::open(dir)?;
+        if saved.manifest.parameters != params.len() {
+            let problem = format!("it is of {} parameters, the model has {}", saved.manifest.parameters, params.len());
+            return Err(Error::checkpoint(dir, problem));
+        }
+        let mut loaded = vec![0.0; params.len()];
+        let mut worker = Worker::unmet(config, &loaded, group)?;
+        // Options added since the checkpoint was written take their defaults.
+        let then = Config::from_json(&saved.manifest.config.to_string()).and_then(|config| config.resolved());
+        let then = then.map_err(|error| Error::checkpoint(dir, format!("its configuration: {error}")))?;
+        if let Some(problem) = worker.config.differs_from_saved(&then) {
+            return Err(Error::checkpoint(dir, problem));
+        }
+        let (rank, hosts) = (worker.rank(), worker.hosts.clone());
+        let regrouped = saved.read(rank, &hosts, &mut worker.entries(&mut loaded))?;
+        if worker.step != saved.manifest.step {
+            let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, worker.step);
+            return Err(Error::checkpoint(dir, problem));
+        }
+        worker.loaded(regrouped, &mut loaded);
+        worker.regrouped = regrouped;
+        if regrouped {
+            worker.exchange.regrouped();
+            worker.agree_on_params(0..loaded.len(), &loaded);
+        }
+        worker.guarded(Worker::meet)?;
+        params.copy_from_slice(&loaded);
+        Ok(worker)
+    }
+
+    fn unmet(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
+        let settings = config.decide()?;
+        let hosts = settings.hosts(&Hosts::new(&group.hosts()))?;
+        let mut shape = settings.shape(params.len(), group.size());
+        let workers = group.served().unwrap_or(shape.workers);
+        if group.served().is_some() {
+            if shape.topology != Topology::Central {
+                return Err(Error::config("topology", "sharded", "expected central with a server"));
+            }
+            shape.topology = Topology::Served;
+        }
+        let groups = Arc::new(settings.groups(params.len())?);
+        let optimizer = settings.optimizer(workers, groups.count());
+        let vectors = settings.algorithm.vectors().len();
+        let machine = settings.machine(params.len(), groups.clone(), vectors)?;
+        let mut exchange = Exchange::new(shape, settings.codings(shape, &hosts), group, machine);
+        exchange.of_state = settings.algorithm.averages() == Averages::State;
+        Ok(Worker {
+            exchange,
+            hosts,
+            optimizer,
+            step: 0,
+            rates: vec![0.0; groups.count()],
+            scalars: Vec::with_capacity(groups.count()),
+            groups,
+            config: settings.config(),
+            settings,
+            stopped: false,
+            regrouped: false,
+        })
+    }
+
+    /// Adds a digest of these parameters to what all workers must have in common.
+    fn agree_on_params(&mut self, range: Range<usize>, params: &[f32]) {
+        if !self.exchange.is_alone() {
+            self.exchange.agree_on(&reduce::digest(range.start, &params[range]).to_le_bytes());
+        }
+    }
+
+    /// Everyone's `note`, in rank order: what a program has to tell its other workers, such as its loss. All workers must
+    /// call it at the same step. It counts as control traffic, not as a round.
+    pub fn gather(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let step = self.step;
+        self.guarded(|worker| worker.exchange.gather(Operation::Note, step, note))
+    }
+
+    /// Whether an error has ended this worker. It may have met it in the middle of a step, and its state is none to go on from.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Whether all replicas hold the same parameters now.
+    pub fn is_synced(&self) -> bool {
+        self.optimizer.is_synced()
+    }
+
+    /// From now on a gradient of this worker that is not finite is left out, as with `non_finite = "skip"`.
+    pub fn skip_non_finite(&mut self) {
+        self.settings.non_finite = NonFinite::Skip;
+        self.config.non_finite = Some(NonFinite::Skip);
+    }
+
+    /// What this worker has sent and waited for.
+    pub fn traffic(&self) -> Traffic {
+        self.exchange.group.traffic
+    }
+
+    /// The configuration with every option that counts written out.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether it was resumed with other workers, or on other hosts, than it was saved with: then not bit for bit.
+    pub fn regrouped(&self) -> bool {
+        self.regrouped
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// The number of this worker, from 0.
+    pub fn rank(&self) -> usize {
+        self.exchange.group.rank()
+    }
+
+    /// How many workers there are.
+    pub fn size(&self) -> usize {
+        self.exchange.group.size()
+    }
+
+    fn check_length(&self, what: &'static str, got: usize) -> Result<()> {
+        let expected = self.exchange.shape().values;
+        if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
+    }
+
+    /// Runs `work`; if it fails, tells the others why and does no more.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Worker) -> Result<T>) -> Result<T> {
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        work(self).inspect_err(|error| {
+            // Found before anything moved: who is alone may go on with a better gradient.
+            self.stopped = !(matches!(error, Error::NotFinite { .. }) && self.exchange.is_alone());
+            match error {
+                // The others learn it from the transport.
+                Error::Gone { .. } | Error::Timeout { .. } => {}
+                // Passed on, for in the central form the others hear only worker 0.
+                Error::NotFinite { worker, step } => {
+                    self.exchange.abort(Operation::AbortNotFinite, *step, &(*worker as u32).to_le_bytes());
+                }
+                error => self.exchange.abort(Operation::Abort, self.step, error.to_string().as_bytes()),
+            }
+        })
+    }
+}

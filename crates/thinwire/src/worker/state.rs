@@ -1,0 +1,78 @@
+//! State: everything that makes the next step what it is, listed once; saved, loaded and looked at by others.
+
+use super::Worker;
+use crate::error::{Error, Result};
+use crate::machine::Step;
+use crate::state::{Entry, Share};
+
+impl Worker {
+    /// Everything there is: the parameters too.
+    pub(super) fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Vec<Entry<'a>> {
+        let mut entries = vec![Entry::vector("params", Share::Same, params)];
+        entries.extend(self.whole_state());
+        entries
+    }
+
+    /// The names and values of the state: m, v, residuals and whatever else the optimizer keeps.
+    pub fn state(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = self.exchange.state(self.settings.algorithm.vectors());
+        entries.extend(self.optimizer.numbers());
+        entries
+    }
+
+    /// As [`Worker::state`], with the number of steps taken: all there is to a worker beside its parameters.
+    pub fn whole_state(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = vec![Entry::word("step", &mut self.step)];
+        entries.extend(self.exchange.state(self.settings.algorithm.vectors()));
+        entries.extend(self.optimizer.numbers());
+        entries
+    }
+
+    /// Goes on from a state that this rank of as many workers had, and `params` as they were then. `read` fills in every entry
+    /// of [`Worker::whole_state`], or fails before it has written to any. All workers must restore together; those that come
+    /// from different places find out here.
+    ///
+    /// For another number of workers there is [`Worker::resume`].
+    pub fn restore(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        read(&mut self.whole_state())?;
+        self.loaded(false, params);
+        self.guarded(Worker::meet)
+    }
+
+    /// What [`Worker::adopt`] reads: the steps taken and the optimizer's own state, without the residuals of error feedback.
+    pub fn state_of_one(&mut self) -> Vec<Entry<'_>> {
+        let mut entries = vec![Entry::word("step", &mut self.step)];
+        entries.extend(self.exchange.machine.state(self.settings.algorithm.vectors()));
+        entries.extend(self.optimizer.numbers());
+        entries
+    }
+
+    /// Goes on from what one worker of a group of any size had, `params` included; every worker adopts the same one. `read` fills
+    /// in every entry of [`Worker::state_of_one`], or fails before it has written to any.
+    ///
+    /// Moments and schedule are kept. Residuals start at zero, because those of the other workers are missing. Local steps since
+    /// the last sync count as if all workers had taken them: `params` are then a·D − u/P, with that worker's u as the mean.
+    pub fn adopt(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        read(&mut self.state_of_one())?;
+        self.loaded(true, params);
+        self.exchange.start_anew();
+        self.agree_on_params(0..params.len(), params); // workers that adopted different ones find out
+        self.regrouped = true;
+        self.guarded(Worker::meet)
+    }
+
+    /// Has the optimizer make of a state that was just loaded what it can go on from.
+    pub(super) fn loaded(&mut self, regrouped: bool, params: &mut [f32]) {
+        self.rates.fill(0.0);
+        let mut step = Step::idle(self.step, &self.groups, &self.rates, params);
+        self.optimizer.loaded(regrouped, &mut step, &mut self.exchange.machine);
+    }
+}

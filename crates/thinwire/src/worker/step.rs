@@ -1,0 +1,143 @@
+//! Steps: one gradient in, moved parameters out.
+
+use super::Worker;
+use super::agree::window;
+use crate::error::{Error, Result};
+use crate::machine::{Gradient, Pieces, Step};
+use crate::schedule::Round;
+use crate::transport::Jump;
+
+impl Worker {
+    /// One step at learning rate `lr`, which must be the same on all workers. Returns what was averaged in it.
+    pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<Round> {
+        self.step_on(params, Gradient::Whole(grad), lr, None)
+    }
+
+    /// One step in which every parameter group has a learning rate of its own, in place of `lr` times its `lr_scale`: for
+    /// schedules that do not move the groups alike. The schedules of the rounds look at `lr`. All must be the same on all workers.
+    pub fn step_with_rates(&mut self, params: &mut [f32], grad: &[f32], lr: f32, rates: &[f32]) -> Result<Round> {
+        self.step_on(params, Gradient::Whole(grad), lr, Some(rates))
+    }
+
+    /// One step with a gradient that may lie in pieces, and with rates of the groups' own if there are any.
+    pub fn step_on(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, rates: Option<&[f32]>) -> Result<Round> {
+        self.check_step(params, grad.len(), &[lr])?;
+        if let Some(rates) = rates {
+            self.check_step(params, grad.len(), rates)?;
+            let (expected, got) = (self.rates.len(), rates.len());
+            if expected != got {
+                let problem = format!("expected one for each of the {expected} parameter groups");
+                return Err(Error::config("rates", format!("{got} numbers"), problem));
+            }
+        }
+        self.guarded(|worker| {
+            match rates {
+                None => worker.set_rates(lr)?,
+                Some(rates) => worker.rates.iter_mut().zip(rates).for_each(|(rate, given)| *rate = f64::from(*given)),
+            }
+            worker.take_step(params, grad, lr, rates.unwrap_or_default())
+        })
+    }
+
+    fn set_rates(&mut self, lr: f32) -> Result<()> {
+        for (rate, scale) in self.rates.iter_mut().zip(&self.groups.lr_scale) {
+            *rate = f64::from(lr) * scale;
+            if !(*rate as f32).is_finite() {
+                return Err(Error::config("lr", lr, format!("times lr_scale = {scale} is too large")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_step(&self, params: &[f32], gradients: usize, rates: &[f32]) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        self.check_length("the gradient", gradients)?;
+        match rates.iter().find(|lr| !(lr.is_finite() && **lr >= 0.0)) {
+            Some(lr) => Err(Error::config("lr", lr, "expected a finite number of at least 0")),
+            None => Ok(()),
+        }
+    }
+
+    /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
+    fn take_step(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, given: &[f32]) -> Result<Round> {
+        // One pass over the gradient tells both, where both are asked for.
+        let norm = self.settings.clip.map(|_| self.exchange.machine.norm(grad));
+        // With others it looks for itself all the same: a mistake of the caller's would be theirs too.
+        let vouched = grad.is_vouched_for() && self.exchange.is_alone();
+        let contributes = norm.map_or_else(|| vouched || self.exchange.machine.is_finite(grad), f64::is_finite);
+        if !contributes {
+            if !self.settings.skips_non_finite() {
+                return Err(Error::NotFinite { worker: self.rank(), step: self.step });
+            }
+            self.exchange.group.traffic.left_out += 1;
+        }
+        self.take_part(params, grad, lr, given, contributes, norm)
+    }
+
+    /// One step of the others: this worker has no gradient, and hears what they come to. With a schedule that skips rounds it may
+    /// be a step in which nothing is heard. So a worker that comes late, or was away, gets to where the others are.
+    pub fn follow(&mut self, params: &mut [f32], lr: f32) -> Result<Round> {
+        self.check_step(params, params.len(), &[lr])?;
+        let mut nothing = Pieces::default();
+        nothing.push_zeros(params.len());
+        self.guarded(|worker| {
+            worker.set_rates(lr)?;
+            worker.take_part(params, Gradient::Pieces(&nothing), lr, &[], false, None)
+        })
+    }
+
+    fn take_part(
+        &mut self,
+        params: &mut [f32],
+        grad: Gradient<'_>,
+        lr: f32,
+        given: &[f32],
+        contributes: bool,
+        norm: Option<f64>,
+    ) -> Result<Round> {
+        self.exchange.agree_on(&lr.to_le_bytes());
+        if !given.is_empty() {
+            self.exchange.agree_on(bytemuck::cast_slice(given));
+        }
+        if self.optimizer.is_synced() {
+            self.agree_on_params(window(params.len(), self.step), params);
+        }
+        let mut step = Step {
+            t: self.step,
+            lr,
+            groups: &self.groups,
+            rates: &self.rates,
+            contributes,
+            norm,
+            gradient: Some(grad),
+            params,
+            scalars: std::mem::take(&mut self.scalars),
+        };
+        let taken = self.optimizer.step(&mut step, &mut self.exchange);
+        self.scalars = step.scalars;
+        let round = taken?;
+        if round == Round::Skipped {
+            self.exchange.group.traffic.rounds.count(round);
+        }
+        if let Some(parameter) = self.exchange.machine.take_jump() {
+            let (traffic, step) = (&mut self.exchange.group.traffic, self.step);
+            traffic.jumps += 1;
+            traffic.first_jump.get_or_insert(Jump { step, parameter });
+        }
+        self.step += 1;
+        Ok(round)
+    }
+
+    /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.
+    pub fn sync(&mut self, params: &mut [f32]) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        self.guarded(|worker| {
+            worker.rates.fill(0.0);
+            let mut step = Step::idle(worker.step, &worker.groups, &worker.rates, params);
+            step.scalars = std::mem::take(&mut worker.scalars);
+            let synced = worker.optimizer.sync(&mut step, &mut worker.exchange);
+            worker.scalars = step.scalars;
+            synced
+        })
+    }
+}

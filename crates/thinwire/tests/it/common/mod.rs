@@ -1,0 +1,10 @@
+//! What the tests share.
+
+pub mod engine;
+pub mod means;
+pub mod oracle;
+pub mod problems;
+pub mod runs;
+pub mod setting;
+pub mod toy;
+pub mod twin;

@@ -1,0 +1,64 @@
+//! How the workers of a test take means in the flat form: its shape, its codecs, and all that may change no bit.
+
+use super::means::After;
+use std::time::Duration;
+use thinwire::CodecName;
+use thinwire::Collective;
+use thinwire::Round;
+use thinwire::inside::exchange::layout::{Shape, Topology};
+use thinwire::inside::exchange::{Coding, Codings, Exchange};
+use thinwire::inside::machine::{Machine, Threads};
+use thinwire::options::Precision;
+use thinwire::threads;
+
+pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const ONE_BUCKET: usize = usize::MAX;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub shape: Shape,
+    pub exact: CodecName,
+    pub up: CodecName,
+    pub down: CodecName,
+    pub residue: Precision,
+    pub bucket: usize,
+    pub threads: usize,
+}
+
+impl Setting {
+    pub fn new(workers: usize, values: usize, block: usize) -> Setting {
+        Setting {
+            shape: Shape { values, block, workers, topology: Topology::Sharded },
+            exact: CodecName::F32,
+            up: CodecName::Sign,
+            down: CodecName::Sign,
+            residue: Precision::F32,
+            bucket: ONE_BUCKET,
+            threads: 1,
+        }
+    }
+
+    pub fn central(self) -> Setting {
+        Setting { shape: Shape { topology: Topology::Central, ..self.shape }, ..self }
+    }
+
+    pub fn exchange(&self, end: impl Collective + 'static) -> Exchange {
+        let coding = |up, down| Some(Coding::new(self.shape, up, down, self.bucket));
+        let coarse = coding(self.up, self.down).map(|coding| coding.keeping(self.residue));
+        let codings = Codings { exact: coding(self.exact, self.exact), coarse };
+        Exchange::new(
+            self.shape,
+            codings,
+            Box::new(end),
+            Machine::bare(self.shape.values, Threads::new(self.threads).expect("threads")),
+        )
+    }
+
+    /// What each worker has after each of these rounds.
+    pub fn run(&self, rounds: &[Round]) -> Vec<Vec<After>> {
+        threads::run_within(self.shape.workers, PATIENCE, |end| {
+            let worker = end.rank();
+            After::each(self.exchange(end), worker, self.shape.values, rounds)
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! The engine's tests from outside, one module a promise. One program: linking the engine once is most of what building them takes.
+//!
+//! `no_allocation.rs` is a program of its own, because it counts what the whole process allocates.
+
+mod common;
+mod laws;
+
+mod battery;
+mod clip;
+mod config;
+mod faults;
+mod golden_adamw;
+mod identities;
+mod mean;
+mod mean_on_hosts;
+mod mean_refused;
+mod non_finite;
+mod oracle;
+mod oracle_itself;
+mod pieces;
+mod problems_itself;
+mod rare_tokens;
+mod reduces_to_adam;
+mod regroup;
+mod replicas_agree;
+mod restore;
+mod resume;
+mod schedules;
+mod served;
+mod tidy;
+mod traffic;
+mod twins;

@@ -50,6 +50,7 @@ impl Chromium {
             browser.call(domain, json!({}));
         }
         browser.call("Page.navigate", json!({ "url": url }));
+        browser.wait_for("document.readyState", |state| state == "complete");
         Some(browser)
     }
 

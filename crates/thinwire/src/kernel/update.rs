@@ -46,12 +46,6 @@ pub struct Since {
 impl Since {
     /// Just after a sync.
     pub const NOTHING: Since = Since { rates: 0.0, decays: 1.0 };
-
-    /// m = ū/Γ. With no learning rate since the last sync no local step touched m, so it is still the shared one.
-    #[inline(always)]
-    fn momentum(self, mean: f32, m: f32) -> f32 {
-        if self.rates > 0.0 { mean / self.rates } else { m }
-    }
 }
 
 /// c: no step on a stale variance moves a parameter by more than c·γ̂, weight decay aside.
@@ -69,6 +63,9 @@ pub const LIMIT: f32 = 1.0;
 /// nothing, in a block whose others were not; with the limit alone they would wander by several γ, where Adam leaves them in place.
 pub const NOISE: f32 = 100.0;
 
+/// Adam's own |m| is at most this many P, by the same inequality: so is the momentum that a sync of 0/1 Adam leaves.
+pub const LARGEST: f32 = 7.3;
+
 /// A step that moves a parameter by more learning rates than this is counted and told.
 pub const JUMP: f32 = 100.0;
 
@@ -82,6 +79,13 @@ fn within(value: f32, most: f32) -> f32 {
     } else {
         value
     }
+}
+
+/// How much a value counts for: 1 up to [`NOISE`] times `most`, and less the farther it is beyond.
+#[inline(always)]
+fn fading(value: f32, most: f32) -> f32 {
+    let noise = NOISE * most;
+    if value.abs() > noise { noise / value.abs() } else { 1.0 }
 }
 
 impl Scalars {
@@ -106,18 +110,31 @@ impl Scalars {
     #[inline(always)]
     fn limited(&self, update: f32, rate: f32, v: f32) -> f32 {
         let most = if v > 0.0 { self.limit * rate } else { LIMIT * rate };
-        let noise = NOISE * most;
-        let trust = if (v > 0.0) & (update.abs() > noise) { noise / update.abs() } else { 1.0 };
+        let trust = if v > 0.0 { fading(update, most) } else { 1.0 };
         trust * within(update, most)
+    }
+
+    /// m after a sync of 0/1 Adam: ū/Γ, as far as it can be a momentum.
+    ///
+    /// ū also carries what earlier rounds lost, in units of the rates they had. Where the rate has fallen a lot since, near the end
+    /// of a decay, that part divided by Γ is thousands of P. It is right for x, and no momentum: if the rate rises again, as in
+    /// cosine restarts or a run that is made longer, it would throw the parameters back. With no learning rate since the last sync no
+    /// local step touched m, so it is still the shared one.
+    #[inline(always)]
+    fn synced_momentum(&self, mean: f32, m: f32, p: f32, v: f32) -> f32 {
+        let synced = mean / self.since.rates;
+        match () {
+            () if self.since.rates <= 0.0 => m,
+            () if v > 0.0 => fading(synced, self.limit * p) * within(synced, LARGEST * self.limit * p),
+            () => synced, // v has never seen this parameter, so it may be a late one
+        }
     }
 
     /// What to take of a momentum that a coarse mean left, before it counts in exact steps.
     #[inline(always)]
     fn trusted(&self, m: f32, p: f32, v: f32) -> f32 {
         let most = if v > 0.0 { self.limit * p } else { LIMIT * p };
-        let noise = NOISE * most;
-        let trust = if m.abs() > noise { noise / m.abs() } else { 1.0 };
-        trust * within(m, most)
+        fading(m, most) * within(m, most)
     }
 
     /// Where a step of [`adam`] or [`adam_after_coarse`] that returned true has moved x by more than `jump`.
@@ -216,15 +233,16 @@ multiversion! {
 }
 
 multiversion! {
-    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0),  x ← a·D − (ū/P, within ±c·Γ),  u ← 0.
+    /// What 0/1 Adam does with the mean: m ← ū/Γ (where Γ > 0; within ±7.3·P),  x ← a·D − (ū/P, within ±c·Γ),  u ← 0.
     pub fn rebase(
         k: &Scalars, mean: &[f32], v: &[f32], a: &[f32],
         m: &mut [f32], u: &mut [f32], x: &mut [f32],
     ) {
         let since = k.since;
         for_each_line!([mean, v, a], [m, u, x], |i| {
-            m[i] = since.momentum(mean[i], m[i]);
-            x[i] = a[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);
+            let p = k.denominator(v[i]);
+            m[i] = k.synced_momentum(mean[i], m[i], p, v[i]);
+            x[i] = a[i] * since.decays - k.limited(mean[i] / p, since.rates, v[i]);
             u[i] = 0.0;
         });
     }
@@ -235,8 +253,9 @@ multiversion! {
     pub fn first_rebase(k: &Scalars, mean: &[f32], v: &[f32], m: &mut [f32], x: &mut [f32]) {
         let since = k.since;
         for_each_line!([mean, v], [m, x], |i| {
-            m[i] = since.momentum(mean[i], m[i]);
-            x[i] = x[i] * since.decays - k.limited(mean[i] / k.denominator(v[i]), since.rates, v[i]);
+            let p = k.denominator(v[i]);
+            m[i] = k.synced_momentum(mean[i], m[i], p, v[i]);
+            x[i] = x[i] * since.decays - k.limited(mean[i] / p, since.rates, v[i]);
         });
     }
 }

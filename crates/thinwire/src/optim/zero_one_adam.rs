@@ -7,10 +7,10 @@
 //!            x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂)                           this worker's own view until the next sync
 //!            t ∈ T_u, or t+1 ∈ T_v:
 //!                ū = coarse mean of u
-//!                m ← ū/Γ;   x ← a·D − (ū/P, within ±c·Γ);   u ← 0;   Γ ← 0;   D ← 1
+//!                m ← (ū/Γ, within ±7.3·P);   x ← a·D − (ū/P, within ±c·Γ);   u ← 0;   Γ ← 0;   D ← 1
 //! ```
 //!
-//! c is [`LIMIT`](update::LIMIT), which has the reason. An exact step that follows a coarse one takes m within ±c·P.
+//! c is [`LIMIT`](update::LIMIT) and 7.3 is [`LARGEST`](update::LARGEST); they have the reasons. An exact step that follows a coarse one takes m within ±c·P.
 //!
 //! v never changes between two syncs, and the anchor a is stored: after a sync all replicas are bit-identical. Γ and D are
 //! kept for each parameter group. A group whose learning rate is 0 rests: Γ may then be 0 at a sync, and m stays.
@@ -509,7 +509,7 @@ impl Source for Unsent {
     fn fill(_: &Scalars, _: &[f32], _: Read<'_>, _: Write<'_>, _: &mut [f32]) {}
 }
 
-/// m ← ū/Γ;   x ← a·D − (ū/P, within ±c·Γ);   u ← 0
+/// m ← (ū/Γ, within ±7.3·P);   x ← a·D − (ū/P, within ±c·Γ);   u ← 0
 struct Rebase;
 
 impl Pass for Rebase {

@@ -274,6 +274,35 @@ fn adam_does_what_the_oracle_does() {
     check_all(vec![adam("constant", constant()), adam("cosine", cosine()), adam("rests", at_rest())], &[(None, None)]);
 }
 
+// ---- a rate that rises again -------------------------------------------------------------------
+
+/// The residuals are in units of the rate. Without the limit on m, the fall to a ten-thousandth of it would leave a momentum of
+/// hundreds of P, and the first steps at the full rate would follow it.
+#[test]
+fn a_rate_that_rises_again_finds_a_momentum_and_no_residual() {
+    let own = ZeroOneAdam { freeze: Some(Freeze::Step(10)), sync: Some(Sync::Every), ..ZeroOneAdam::default() };
+    let sign = Some(CodecName::Sign);
+    let config = Config { block: Some(BLOCK), codec_up: sign, codec_down: sign, ..Config::of(own) };
+    let rate = |t| if (30..50).contains(&t) { 1e-4 * LR } else { LR };
+    let rates: Vec<_> = (0..STEPS).map(|t| rate(t) as f32).collect();
+    for workers in 1..=3 {
+        let told = |seed| {
+            let run = Run { rates: rates.clone(), ..run(config.clone(), &constant(), workers, seed) };
+            let expected = twin::expected(&run);
+            (expected.closest_call > CLEAR).then_some((run, expected))
+        };
+        let (run, expected) = (0..500).find_map(told).expect("a seed among 500 that keeps clear");
+        assert_same(&format!("a rate that rises again, {workers} workers"), &run, &expected);
+        let (history, correction) = (&run.histories()[0], 1.0 - 0.999f64.powi(10));
+        for snapshot in &history[30..] {
+            for (m, v) in snapshot["m"].iter().zip(&snapshot["v"]).filter(|(_, v)| **v > 0.0) {
+                let p = (v / correction).sqrt() + 1e-8;
+                assert!(m.abs() <= 7.3001 * p, "|m| = {} where P = {p}", m.abs());
+            }
+        }
+    }
+}
+
 // ---- 1-bit Adam's automatic warm-up ------------------------------------------------------------
 
 /// T_w: one past the first t from `earliest` on with ‖v_t‖₁ ≥ 0.96·‖v_(t−Δ)‖₁, Δ = 10 for β2 = 0.9. None if it never is, or

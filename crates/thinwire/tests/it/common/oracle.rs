@@ -441,11 +441,13 @@ impl Oracle {
             if self.setup.rate[k] == 0.0 {
                 continue; // frozen
             }
-            let moved = self.limited(i, k, u[k] / self.p(i, k), self.gamma_sum[k]);
-            let w = &mut self.workers[i];
+            let p = self.p(i, k);
+            let moved = self.limited(i, k, u[k] / p, self.gamma_sum[k]);
             if self.gamma_sum[k] > 0.0 {
-                w.m[k] = u[k] / self.gamma_sum[k]; // m ← ū/Γ
+                let (synced, seen) = (u[k] / self.gamma_sum[k], self.workers[i].v[k] > 0.0);
+                self.workers[i].m[k] = if seen { p * self.momentum(synced / p) } else { synced }; // m ← ū/Γ
             }
+            let w = &mut self.workers[i];
             w.x[k] = self.anchor[k] * self.decay[k] - moved; // x ← a·D − ū/P
             w.u[k] = 0.0;
         }
@@ -526,6 +528,15 @@ impl Oracle {
             (true, Quantizer::F32, Quantizer::F32) => ratio,
             (true, ..) => fading(ratio, c),
             (false, ..) => ratio.clamp(-c, c),
+        }
+    }
+
+    /// What a sync leaves of m, in P: at most 7.3·c, as Adam's own can be, and less and less from 100·c on.
+    fn momentum(&self, ratio: f64) -> f64 {
+        let c = self.setup.limit;
+        match (self.setup.up, self.setup.down) {
+            (Quantizer::F32, Quantizer::F32) => ratio,
+            _ => (100.0 * c / ratio.abs()).min(1.0) * ratio.clamp(-7.3 * c, 7.3 * c),
         }
     }
 

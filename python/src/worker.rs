@@ -199,7 +199,7 @@ impl Worker {
         if worker.is_stopped() {
             return Err(error::to_python(Error::Stopped));
         }
-        for entry in worker.whole_state() {
+        for entry in worker.whole_state().map_err(error::to_python)? {
             match entry.slot {
                 Slot::Floats(values) => fill(into, entry.name, values)?,
                 Slot::Doubles(values) => fill(into, entry.name, values)?,
@@ -397,14 +397,18 @@ impl Worker {
         }
     }
 
-    fn layout(&self, py: Python<'_>, state: fn(&mut thinwire::Worker) -> Vec<Entry<'_>>) -> PyResult<Vec<Described>> {
+    fn layout(
+        &self,
+        py: Python<'_>,
+        state: fn(&mut thinwire::Worker) -> thinwire::Result<Vec<Entry<'_>>>,
+    ) -> PyResult<Vec<Described>> {
         self.with(py, None, |worker| {
             let describe = |entry: &Entry<'_>| match &entry.slot {
                 Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
                 Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
                 Slot::Word(_) => (entry.name.to_owned(), "word", 1),
             };
-            Ok(state(worker).iter().map(describe).collect())
+            Ok(state(worker)?.iter().map(describe).collect())
         })
     }
 

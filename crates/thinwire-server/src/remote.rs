@@ -154,7 +154,7 @@ impl RemoteGroup {
             self.link.follow(rounds);
             return self.member(worker, state, params);
         }
-        let own = Own::of(&mut worker);
+        let own = Own::of(&mut worker)?;
         self.begin(&if counted_since { own.without_residue() } else { own })
     }
 
@@ -430,7 +430,7 @@ impl Member {
 
     /// The log no longer has what this worker needs: the newest snapshot, and what is its own.
     fn start_over(&mut self, params: &mut [f32]) -> Result<()> {
-        let own = Own::of(&mut self.worker);
+        let own = Own::of(&mut self.worker)?;
         self.failed = true; // until there is a worker again
         let welcome = self.group.link.join_again()?;
         let group = &mut self.group;
@@ -466,7 +466,7 @@ impl Member {
         }
         if self.is_interrupted() {
             std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-            Own::of(&mut self.worker).write(&dir.join(Membership::OWN))?;
+            Own::of(&mut self.worker)?.write(&dir.join(Membership::OWN))?;
             return Membership { interrupted: Some(self.rounds()), ..both }.write(dir);
         }
         both.write(dir)?;

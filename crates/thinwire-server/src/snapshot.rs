@@ -22,7 +22,7 @@ fn is_shared(entry: &Entry<'_>) -> bool {
 
 /// The shared state of `worker`, whose parameters are `params`.
 pub fn take(worker: &mut Worker, params: &mut [f32]) -> Result<Vec<u8>> {
-    let mut entries = worker.whole_state();
+    let mut entries = worker.whole_state()?;
     entries.push(Entry::vector("params", Share::Same, params));
     let views = entries.iter().filter(|entry| is_shared(entry)).map(|entry| (entry.name, view(&entry.slot)));
     let notes = HashMap::from([("format".to_owned(), FORMAT.to_owned())]);
@@ -40,15 +40,15 @@ const RESIDUAL: &str = "up_residue";
 impl Own {
     /// Of a worker at the end of a round, or one that failed in one. Its local progress since the last sync is not in it: that has
     /// been told, or is in the residue.
-    pub fn of(worker: &mut Worker) -> Own {
-        let state = worker.state();
+    pub fn of(worker: &mut Worker) -> Result<Own> {
+        let state = worker.state()?;
         let named = |entry: &Entry<'_>| match entry.share {
             Share::Mean => Some(entry.name),
             Share::Residual => Some(RESIDUAL),
             Share::Same | Share::Progress | Share::Cut(_) => None,
         };
         let own = state.iter().filter_map(|entry| Some((named(entry)?.to_owned(), entry.slot.as_bytes().to_vec())));
-        Own(own.collect())
+        Ok(Own(own.collect()))
     }
 
     /// Without what it has not told yet: rounds that it knows nothing of have counted some of that.

@@ -8,7 +8,7 @@ use thinwire::CodecName;
 use thinwire::Round;
 use thinwire::inside::exchange::layout::{Shape, Topology};
 use thinwire::inside::exchange::{Coding, Codings, Exchange};
-use thinwire::inside::machine::{Machine, Threads};
+use thinwire::inside::machine::{Host, Threads};
 use thinwire::{Floats, threads};
 
 const ROUNDS: usize = 15;
@@ -38,7 +38,8 @@ fn measure(group: threads::Thread, len: usize) -> (Vec<f64>, Vec<f64>) {
     let coding = |codec| Some(Coding::new(shape, codec, codec, BUCKET));
     let codings = Codings { exact: coding(CodecName::F32), coarse: coding(CodecName::Sign) };
     let mut exchange =
-        Exchange::new(shape, codings, Box::new(group), Machine::bare(len, Threads::new(1).expect("a thread")));
+        Exchange::new(shape, codings, Box::new(group), Host::bare(len, Threads::new(1).expect("a thread")))
+            .expect("the host has room");
     let mut x = Floats::zeroed(len);
     x.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
     let (mut exact, mut coarse) = (Vec::new(), Vec::new());

@@ -119,6 +119,15 @@ pub enum Error {
         during: &'static str,
     },
 
+    /// The device that holds a worker's vectors failed, or lacks something.
+    #[error("device {device}: {problem}")]
+    Device {
+        /// What the device is called.
+        device: String,
+        /// What it lacks, or how it failed.
+        problem: String,
+    },
+
     /// The transport itself failed.
     #[error("{problem}")]
     Transport {

@@ -40,7 +40,6 @@ compile_error!("messages and checkpoints are little-endian, and so must the mach
 
 // In reading order. Those that need no documentation are seen from outside by a few names only, which have it.
 mod error;
-#[allow(missing_docs)]
 mod state;
 mod schedule;
 #[allow(missing_docs)]
@@ -69,6 +68,7 @@ pub use mean::{Mean, MeanOptions};
 pub use optim::{Adam, EfficientAdam, OneBitAdam, ZeroOneAdam};
 pub use plan::{Load, Memory, Plan};
 pub use schedule::{LearningRate, Round};
+pub use state::{Entry, Share, Slot};
 #[cfg(feature = "mpi")]
 pub use transport::mpi;
 pub use transport::{Collective, Jump, Rounds, Seconds, Solo, Traffic, threads};
@@ -82,6 +82,12 @@ pub mod options {
     pub use crate::machine::Group;
     pub use crate::optim::{Freeze, Sync, Theta, Warmup};
     pub use crate::schedule::Decay;
+}
+
+/// A device of your own: memory that is not the host's, and loops over it, for [`Worker::on_device`].
+pub mod device {
+    pub use crate::kernel::update::{Scalars, Since};
+    pub use crate::machine::{Call, Coded, Coder, Device, Feedback, Input, Number, Refused, Room, Sum, Which};
 }
 
 /// What the other crates of this workspace, tests and benches use of the inside. It may change with every version.

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
 use crate::exchange::{Coding, Codings, Exchange, header::Operation};
-use crate::machine::{Machine, Threads};
+use crate::machine::{Host, Threads};
 use crate::schedule::Round;
 use crate::transport::{Collective, Traffic};
 
@@ -106,8 +106,8 @@ impl Mean {
             true => (Round::Coarse, Codings { exact: None, coarse: Some(coding) }),
             false => (Round::Exact, Codings { exact: Some(coding), coarse: None }),
         };
-        let machine = Machine::bare(values, Threads::new(threads)?);
-        Ok(Mean { exchange: Exchange::new(shape, codings, group, machine), round, taken: 0, stopped: false })
+        let machine = Host::bare(values, Threads::new(threads)?);
+        Ok(Mean { exchange: Exchange::new(shape, codings, group, machine)?, round, taken: 0, stopped: false })
     }
 
     /// `x` becomes its mean over all workers. All workers call it together. After an error it is neither, and so is every later one:

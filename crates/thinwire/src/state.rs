@@ -20,8 +20,11 @@ pub enum Share {
 /// Where an entry's numbers are.
 #[derive(Debug)]
 pub enum Slot<'a> {
+    /// A vector, such as m.
     Floats(&'a mut [f32]),
+    /// Some numbers, such as one for each parameter group.
     Doubles(&'a mut [f64]),
+    /// A counter, or a digest.
     Word(&'a mut u64),
 }
 
@@ -35,6 +38,7 @@ impl Slot<'_> {
         }
     }
 
+    /// The same, to be written.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Slot::Floats(values) => bytemuck::cast_slice_mut(values),
@@ -44,24 +48,31 @@ impl Slot<'_> {
     }
 }
 
+/// One piece of state.
 #[derive(Debug)]
 pub struct Entry<'a> {
+    /// Its name, in checkpoints too.
     pub name: &'static str,
+    /// How workers share it.
     pub share: Share,
+    /// Its numbers.
     pub slot: Slot<'a>,
     /// What every number of it is before the first step.
     pub start: f64,
 }
 
 impl<'a> Entry<'a> {
+    /// A vector that starts at 0.
     pub fn vector(name: &'static str, share: Share, values: &'a mut [f32]) -> Entry<'a> {
         Entry { name, share, slot: Slot::Floats(values), start: 0.0 }
     }
 
+    /// Numbers that start at 0.
     pub fn doubles(name: &'static str, share: Share, values: &'a mut [f64]) -> Entry<'a> {
         Entry { name, share, slot: Slot::Doubles(values), start: 0.0 }
     }
 
+    /// A word that starts at 0 and is the same on all workers.
     pub fn word(name: &'static str, word: &'a mut u64) -> Entry<'a> {
         Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0 }
     }

@@ -200,7 +200,7 @@ fn an_interrupted_worker_comes_back_with_what_is_its_own() {
 }
 
 fn own_residue(member: &mut Member) -> Option<Vec<u8>> {
-    let state = member.worker().state();
+    let state = member.worker().state().unwrap();
     state.iter().find(|entry| entry.name == "up_residue").map(|entry| entry.slot.as_bytes().to_vec())
 }
 

@@ -54,7 +54,7 @@ struct Seen {
 }
 
 fn floats(member: &mut Member, name: &str) -> Vec<f64> {
-    let state = member.worker().state();
+    let state = member.worker().state().unwrap();
     let Some(entry) = state.into_iter().find(|entry| entry.name == name) else { return Vec::new() };
     let Slot::Floats(values) = entry.slot else { return Vec::new() };
     values.iter().copied().map(f64::from).collect()
@@ -63,7 +63,7 @@ fn floats(member: &mut Member, name: &str) -> Vec<f64> {
 /// γ̂·m/P of Efficient-Adam, from its own moments.
 fn own_update(member: &mut Member, step: u64, lr: f64) -> Vec<f64> {
     let (m, v) = (floats(member, "m"), floats(member, "v"));
-    let state = member.worker().state();
+    let state = member.worker().state().unwrap();
     let forgotten = state.iter().find_map(|entry| match (&entry.slot, entry.name) {
         (Slot::Doubles(values), "variance_forgotten") => Some(values[0]),
         _ => None,

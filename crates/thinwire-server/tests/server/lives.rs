@@ -41,7 +41,7 @@ fn works_when_told_to() {
         Membership::read(checkpoint).unwrap().rounds[&step]
     });
     let (mut member, mut x) = if back { group.resume(checkpoint) } else { group.start() }.unwrap();
-    let state = member.worker().state();
+    let state = member.worker().state().unwrap();
     let owes = state.iter().any(|entry| match &entry.slot {
         Slot::Floats(values) => entry.name == "up_residue" && values.iter().any(|value| *value != 0.0),
         _ => false,

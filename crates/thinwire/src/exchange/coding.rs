@@ -93,13 +93,13 @@ impl Coding {
     }
 
     pub(super) fn coded(&self, way: Way) -> Coded<'_> {
-        Coded { codec: self.codec(way), block: self.layout.block }
+        let Named(name, codec) = self.named(way);
+        Coded { name: *name, codec: &**codec, block: self.layout.block }
     }
 
     /// What came one way, added up to go another.
     pub(super) fn sum<'a>(&'a self, messages: &'a [Vec<u8>], from: Way, to: Way, divisor: f32) -> Sum<'a> {
-        let (from, to) = (self.codec(from), self.codec(to));
-        Sum { messages, header: HEADER_LEN, from, to, block: self.layout.block, divisor }
+        Sum { messages, header: HEADER_LEN, from: self.coded(from), to: self.coded(to), divisor }
     }
 
     fn named(&self, way: Way) -> &Named {

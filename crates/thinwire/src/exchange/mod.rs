@@ -27,11 +27,11 @@ mod round;
 pub use coding::{Coding, Codings, Crossing, Sent};
 pub use owner::Owner;
 
-use crate::codec::CodecName;
+use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
 use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Step};
 use crate::schedule::Round;
-use crate::state::{Entry, Share};
+use crate::state::Entry;
 use crate::transport::{Collective, Metered};
 use coding::Way;
 use header::{Header, Operation};
@@ -54,12 +54,20 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(shape: Shape, codings: Codings, mut group: Box<dyn Collective>, mut machine: Machine) -> Exchange {
+    pub fn new(
+        shape: Shape,
+        codings: Codings,
+        mut group: Box<dyn Collective>,
+        machine: impl Into<Machine>,
+    ) -> Result<Exchange> {
+        let mut machine = machine.into();
         group.reserve(codings.longest_message(), codings.under_way());
-        if let Some(coarse) = &codings.coarse {
-            machine.remember(shape.values, coarse.owned(group.rank()).len(), coarse.residual);
-        }
-        Exchange {
+        let (up, down, precision) = match &codings.coarse {
+            Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residual),
+            None => (0, 0, Precision::F32),
+        };
+        machine.remember(up, down, precision)?;
+        Ok(Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
             group: Metered::new(group),
             machine,
@@ -67,7 +75,7 @@ impl Exchange {
             codings,
             digest: 0,
             of_state: true,
-        }
+        })
     }
 
     pub fn shape(&self) -> Shape {
@@ -97,7 +105,7 @@ impl Exchange {
         if is_gradient(&source) && self.is_own_mean(round) {
             // Of one worker, and nothing is lost: no message is needed, and the pass runs on the gradient where it lies.
             if step.contributes {
-                self.machine.run(pass, step);
+                self.machine.run(pass, step)?;
             }
             self.group.traffic.rounds.count(round);
             return Ok(u32::from(step.contributes));
@@ -170,29 +178,30 @@ impl Exchange {
 
     /// After a load from other workers, or other hosts, which gives every worker mean e: the relays take the parts of all on
     /// their host, so that Σ e / n is still what it was.
-    pub fn regrouped(&mut self) {
-        let Some(coarse) = &self.codings.coarse else { return };
+    pub fn regrouped(&mut self) -> Result<()> {
+        let Some(coarse) = &self.codings.coarse else { return Ok(()) };
         let (hosts, me) = (&coarse.hosts, self.group.rank());
         let here = hosts.of(me);
         let members = hosts.members(here).len() as f32;
         for owner in coarse.layout.owners() {
             let factor = if hosts.relay(here, owner) == me { members } else { 0.0 };
-            self.machine.scale_residual(coarse.owned(owner), factor);
+            self.machine.scale_residual(coarse.owned(owner), factor)?;
         }
+        Ok(())
     }
 
     /// As before the first round: no residuals, nothing agreed on.
-    pub fn start_anew(&mut self) {
-        self.machine.forget();
+    pub fn start_anew(&mut self) -> Result<()> {
         self.digest = 0;
+        self.machine.forget()
     }
 
-    /// What to save: the optimizer's `vectors`; e, whose mean counts; E, cut among the owners; the digest.
-    pub fn state(&mut self, vectors: &'static [(&'static str, Share)]) -> Vec<Entry<'_>> {
+    /// What to save: the optimizer's vectors; e, whose mean counts; E, cut among the owners; the digest.
+    pub fn state(&mut self) -> Result<Vec<Entry<'_>>> {
         let owned = self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()));
-        let mut entries = self.machine.state_with_residuals(vectors, owned);
+        let mut entries = self.machine.state(Some(owned))?;
         entries.push(Entry::word("digest", &mut self.digest));
-        entries
+        Ok(entries)
     }
 }
 

@@ -11,10 +11,10 @@ use super::header::{HEADER_LEN, Header, Operation};
 use super::layout::Shape;
 use super::round::{check_payload, contributions};
 use super::{Codings, Way};
-use crate::codec::{MAX_BLOCK, Owed, Precision, encoded_len};
+use crate::codec::{Owed, Precision};
 use crate::error::{Error, Result};
 use crate::kernel::bf16;
-use crate::machine::{Floats, Refused, Threads};
+use crate::machine::{Floats, Host, Refused, Threads};
 
 /// The largest value of a message: so many fit a sum that nothing overflows, whoever sends what.
 const LARGEST: f32 = f32::MAX / (1 << 20) as f32;
@@ -22,7 +22,8 @@ const LARGEST: f32 = f32::MAX / (1 << 20) as f32;
 pub struct Owner {
     shape: Shape,
     codings: Codings,
-    threads: Threads,
+    /// It has no vector; E is beside it, because a mean may be made and not kept.
+    machine: Host,
     /// E: what the means have not said yet.
     residual: Floats,
     /// E after the mean that was made last.
@@ -34,7 +35,7 @@ impl Owner {
     pub fn new(shape: Shape, codings: Codings, threads: Threads) -> Owner {
         let whole = codings.coarse.as_ref().map_or(0, |_| shape.values);
         let (residual, next) = (Floats::zeroed(whole), Floats::zeroed(whole));
-        Owner { shape, codings, threads, residual, next }
+        Owner { shape, codings, machine: Host::bare(shape.values, threads), residual, next }
     }
 
     /// The length of a whole message up, in the round that `expected` (a message, or its header alone) belongs to.
@@ -54,24 +55,14 @@ impl Owner {
         if header.contributions == 0 {
             return Ok(());
         }
-        let (block, codec) = (self.shape.block, place.coding.codec(Way::Up));
-        let (tile, mut room) = (MAX_BLOCK / block * block, [0.0; MAX_BLOCK]);
-        let mut rest = payload;
-        for from in (0..self.shape.values).step_by(tile) {
-            let values = &mut room[..tile.min(self.shape.values - from)];
-            let bytes =
-                rest.split_off(..encoded_len(codec, block, values.len())).expect("as long as it was found to be");
-            codec.decode_blocks(block, bytes, values).map_err(|fault| Error::Payload { worker, fault })?;
-            // As whole numbers, whose maximum is many at once; who is too large is looked for only then.
-            let largest = values.iter().fold(0, |most, value| most.max(value.abs().to_bits()));
-            if let Some(value) = values.iter().find(|value| largest > LARGEST.to_bits() && value.abs() > LARGEST) {
-                return Err(Error::Malformed {
-                    worker,
-                    problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),
-                });
-            }
+        let found = self.machine.find_beyond(LARGEST, place.coding.coded(Way::Up), payload);
+        match found.map_err(|fault| Error::Payload { worker, fault })? {
+            None => Ok(()),
+            Some(value) => Err(Error::Malformed {
+                worker,
+                problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),
+            }),
         }
-        Ok(())
     }
 
     /// The message down: the mean of `messages`, which were checked, in this order. `sender` names the worker of each.
@@ -108,10 +99,10 @@ impl Owner {
         let bytes = header.start(&mut message, payload);
         if header.contributions > 0 {
             let sum = coding.sum(messages, Way::Up, Way::Down, header.contributions as f32);
-            let summed = sum.code(&self.threads, 0..self.shape.values, residual, bytes);
-            summed.map_err(|refused| match refused {
+            self.machine.serve_with(&sum, residual, bytes).map_err(|refused| match refused {
                 Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
                 Refused::Overflow => Error::Overflow { worker: SERVER, step: up.step, what: "averages" },
+                Refused::Failed(error) => error,
             })?;
         }
         Ok(message)

@@ -13,8 +13,8 @@ use super::coding::Way;
 use super::header::{HEADER_LEN, Header, Operation};
 use super::layout::{Shape, Topology};
 use super::{Coding, opened};
-use crate::error::{Error, Fault, Result};
-use crate::machine::{Machine, Pass, Refused, Source, Step};
+use crate::error::{Error, Result};
+use crate::machine::{Feedback, Machine, Pass, Refused, Source, Step};
 use crate::transport::Metered;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -158,8 +158,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
             let (range, remembers) = (coding.layout.values_of(blocks), self.coarse && way == Way::Up);
             let (machine, step, source) = (&mut *self.machine, &mut *self.step, &self.source);
             let packed = self.group.packing(|| machine.pack(source, step, remembers, coding.coded(way), range, bytes));
-            let (worker, step) = (self.group.rank(), self.step.t);
-            packed.map_err(|_| Error::Overflow { worker, step, what: "sends" })?;
+            self.accept(packed, "sends", |_| self.group.rank())?;
         }
         Ok(header.operation)
     }
@@ -186,18 +185,20 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         if header.contributions > 0 {
             let range = coding.layout.values_of(blocks);
             let sum = coding.sum(&self.mail.inside, Way::Inside, Way::Up, 1.0);
-            let (machine, coarse) = (&mut *self.machine, self.coarse);
-            let summed = self.group.packing(|| machine.add_up(&sum, coarse, range, bytes));
+            let feedback = if self.coarse { Feedback::Up } else { Feedback::None };
+            let machine = &mut *self.machine;
+            let summed = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
             self.accept(summed, "adds up", |i| members[i])?;
         }
         Ok(header.operation)
     }
 
-    /// Names who is to blame for a sum that could not be made; `sender` knows who sent the message at each place.
-    fn accept(&self, summed: Result<(), Refused>, what: &'static str, sender: impl Fn(usize) -> usize) -> Result<()> {
-        summed.map_err(|refused| match refused {
+    /// Names who is to blame for what the machine refused; `sender` knows who sent the message at each place.
+    fn accept(&self, done: Result<(), Refused>, what: &'static str, sender: impl Fn(usize) -> usize) -> Result<()> {
+        done.map_err(|refused| match refused {
             Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
             Refused::Overflow => Error::Overflow { worker: self.group.rank(), step: self.step.t, what },
+            Refused::Failed(error) => error,
         })
     }
 
@@ -231,8 +232,9 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         if header.contributions > 0 {
             let (range, owned) = (coding.layout.values_of(&blocks), coding.owned(me).start);
             let sum = coding.sum(&self.mail.up[k % 2], Way::Up, Way::Down, header.contributions as f32);
-            let (machine, coarse) = (&mut *self.machine, self.coarse);
-            let served = self.group.packing(|| machine.serve(&sum, coarse, owned, range, bytes));
+            let feedback = if self.coarse { Feedback::Down { owned } } else { Feedback::None };
+            let machine = &mut *self.machine;
+            let served = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
             self.accept(served, "averages", |host| coding.hosts.relay(host, me))?;
         }
         for host in (0..coding.hosts.count()).filter(|host| *host != here) {
@@ -290,10 +292,10 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     /// e ← e + q: a server took the mean without this worker's q, and all of it is still to be said. A round with a server has one
     /// bucket, which is still in `mail.out`.
     fn take_back(&mut self) -> Result<()> {
-        let (coded, worker) = (self.coding.coded(Way::Up), self.group.rank());
+        let coded = self.coding.coded(Way::Up);
         let (machine, bytes) = (&mut *self.machine, &mut self.mail.out[HEADER_LEN..]);
         let taken = self.group.packing(|| machine.take_back(coded, bytes));
-        taken.map_err(|fault| Error::Payload { worker, fault })
+        self.accept(taken, "takes back", |_| self.group.rank())
     }
 
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
@@ -305,7 +307,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let (coded, bytes) = (self.coding.coded(Way::Down), &mut self.mail.down[HEADER_LEN..]);
         let (machine, step, pass) = (&mut *self.machine, &mut *self.step, &self.pass);
         let unpacked = self.group.packing(|| machine.unpack(pass, step, compares, coded, range, bytes));
-        unpacked.map_err(|fault: Fault| Error::Payload { worker, fault })
+        self.accept(unpacked, "applies", |_| worker)
     }
 }
 

@@ -66,6 +66,11 @@ impl Groups {
         self.lr_scale[group] > 0.0
     }
 
+    /// Where each group ends.
+    pub fn ends(&self) -> &[usize] {
+        &self.ends
+    }
+
     pub fn count(&self) -> usize {
         self.ends.len()
     }

@@ -1,53 +1,102 @@
 //! Messages that are added up in one pass over memory, and coded again: those of a host's workers, or those of all hosts.
 
 use super::tiles::{Cut, Span, Threads, Vectors};
-use crate::codec::{Codec, Fault, Owed, TOGETHER, encoded_len};
+use crate::codec::{Codec, CodecName, Fault, Owed, TOGETHER, encoded_len};
+use crate::error::Error;
 use std::ops::Range;
 
+/// How the bytes of a payload are cut and read.
+#[derive(Clone, Copy)]
+pub struct Coded<'a> {
+    /// What the codec is called; a device has its own loops under this name.
+    pub name: CodecName,
+    /// The host's loops.
+    pub(crate) codec: &'a dyn Codec,
+    /// Values in a block.
+    pub block: usize,
+}
+
+impl Coded<'_> {
+    pub(super) fn cut(self) -> Cut {
+        Cut { block: self.block, encoded: self.codec.encoded_len(self.block) }
+    }
+}
+
+/// The residual that a sum is coded with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feedback {
+    /// None: the round is exact.
+    None,
+    /// e, of this worker's payloads: a relay codes the sum of its host.
+    Up,
+    /// E, of the means it serves.
+    Down {
+        /// Where this owner's values start, and E with them.
+        owned: usize,
+    },
+}
+
 /// Which payloads are added up, and how.
-pub(crate) struct Sum<'a> {
+#[derive(Clone, Copy)]
+pub struct Sum<'a> {
     /// In the order in which they are added up.
     pub messages: &'a [Vec<u8>],
     /// The bytes before the payload of each. A message that has nothing after them is of nobody.
     pub header: usize,
-    pub from: &'a dyn Codec,
-    pub to: &'a dyn Codec,
-    pub block: usize,
+    /// How the payloads are coded.
+    pub from: Coded<'a>,
+    /// How the sum is.
+    pub to: Coded<'a>,
     /// The sum is to be a mean of so many, or stays a sum.
     pub divisor: f32,
 }
 
 /// Why a sum could not be made.
-pub(crate) enum Refused {
+#[derive(Debug)]
+pub enum Refused {
     /// The message at this place holds values that cannot be.
     Payload(usize, Fault),
     /// The sum is too large for f32.
     Overflow,
+    /// The device could not do it.
+    Failed(Error),
 }
 
-impl Sum<'_> {
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+impl<'a> Sum<'a> {
+    /// The payloads, each with its message's place.
+    pub fn payloads(&self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let header = self.header;
+        let numbered = self.messages.iter().enumerate().filter(move |(_, message)| message.len() > header);
+        numbered.map(move |(place, message)| (place, &message[header..]))
+    }
+
     /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z), over the values in `range`.
-    pub fn code(
+    pub(super) fn code(
         &self,
         threads: &Threads,
         range: Range<usize>,
         residual: Owed<'_>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        let (start, block) = (range.start, self.block);
-        let cut = Cut { block, encoded: self.to.encoded_len(block) };
+        let (start, block, cut) = (range.start, self.to.block, self.to.cut());
         threads.walk(Span { residual, vectors: Vectors::none(), range, bytes, cut }, |tile, sum| {
-            let at = self.header + (tile.range.start - start) / block * self.from.encoded_len(block);
+            let at = (tile.range.start - start) / block * self.from.codec.encoded_len(block);
             self.add_up(at, sum).map_err(|(place, fault)| Refused::Payload(place, fault))?;
-            self.to.encode_blocks(block, sum, tile.residual, tile.bytes).map_err(|_| Refused::Overflow)
+            self.to.codec.encode_blocks(block, sum, tile.residual, tile.bytes).map_err(|_| Refused::Overflow)
         })
     }
 
-    /// sum ← Σ q / divisor, of the blocks that lie `at` so many bytes in each message. An error comes with its message's place.
+    /// sum ← Σ q / divisor, of the blocks that lie `at` so many bytes in each payload. An error comes with its message's place.
     fn add_up(&self, at: usize, sum: &mut [f32]) -> Result<(), (usize, Fault)> {
-        let len = encoded_len(self.from, self.block, sum.len());
-        let numbered = self.messages.iter().enumerate().filter(|(_, message)| message.len() > self.header);
-        let mut rest = numbered.map(|(place, message)| (place, &message[at..at + len])).peekable();
+        let (codec, block) = (self.from.codec, self.from.block);
+        let len = encoded_len(codec, block, sum.len());
+        let mut rest = self.payloads().map(|(place, payload)| (place, &payload[at..at + len])).peekable();
         let mut fresh = true;
         while fresh || rest.peek().is_some() {
             let (mut places, mut some, mut count) = ([0; TOGETHER], [&[][..]; TOGETHER], 0);
@@ -56,7 +105,7 @@ impl Sum<'_> {
                 count += 1;
             }
             let divisor = if rest.peek().is_none() { self.divisor } else { 1.0 };
-            let added = self.from.add_up(self.block, &some[..count], fresh, divisor, sum);
+            let added = codec.add_up(block, &some[..count], fresh, divisor, sum);
             added.map_err(|(i, fault)| (places[i], fault))?;
             fresh = false;
         }

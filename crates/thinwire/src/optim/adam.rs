@@ -47,6 +47,10 @@ impl Algorithm for Adam {
         &[("m", Share::Same), ("v", Share::Same)]
     }
 
+    fn passes(&self) -> &'static [&'static str] {
+        const { &[Moments::PASSES[0], Moments::PASSES[1]] }
+    }
+
     fn round(&self, _: u64, _: f32) -> Round {
         Round::Exact
     }

@@ -85,6 +85,10 @@ impl Algorithm for Decided {
         &[("m", Share::Mean), ("v", Share::Mean)]
     }
 
+    fn passes(&self) -> &'static [&'static str] {
+        &[OwnUpdate::NAME, Subtract::NAME]
+    }
+
     fn round(&self, _: u64, _: f32) -> Round {
         Round::Coarse
     }

@@ -30,11 +30,11 @@ use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::machine::{Machine, Step};
 use crate::schedule::Round;
-use crate::state::{Entry, Share};
+use crate::state::Entry;
 
 /// The vectors that an optimizer keeps: their names in checkpoints, and how they pass to another number of workers. The i-th is
 /// [`Vector::own(i)`](crate::machine::Vector::own).
-pub type Vectors = &'static [(&'static str, Share)];
+pub type Vectors = crate::machine::Names;
 
 /// A rule for moving parameters.
 pub trait Optimizer: Send {
@@ -56,5 +56,7 @@ pub trait Optimizer: Send {
 
     /// Called after the state was loaded. `regrouped`: it comes from another number of workers, [`Share::Mean`] entries
     /// hold the mean over them, and local progress must be folded in.
-    fn loaded(&mut self, _regrouped: bool, _step: &mut Step<'_>, _machine: &mut Machine) {}
+    fn loaded(&mut self, _regrouped: bool, _step: &mut Step<'_>, _machine: &mut Machine) -> Result<()> {
+        Ok(())
+    }
 }

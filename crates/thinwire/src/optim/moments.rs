@@ -11,7 +11,7 @@ use super::Clip;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::kernel::update::{self, Scalars, Since};
-use crate::machine::{Keep, OfGradient, Pass, Read, Step, Vector, Write};
+use crate::machine::{Keep, OfGradient, Pass, Read, Source, Step, Vector, Write};
 use crate::schedule::Round;
 use crate::state::Entry;
 
@@ -120,6 +120,9 @@ impl Pass for AdamAfterCoarse {
 }
 
 impl Moments {
+    /// The passes of an exact step that follows an exact one, and of one that follows a coarse one.
+    pub const PASSES: [&str; 3] = [OfGradient::NAME, Adam::NAME, AdamAfterCoarse::NAME];
+
     /// Computes the scalars of a step that leaves v alone.
     pub fn prepare(&self, hyper: &mut Hyper, step: &mut Step<'_>) {
         let beta2 = hyper.betas.1;
@@ -155,9 +158,9 @@ fn exact_step(pass: impl Pass, clip: Option<Clip>, step: &mut Step<'_>, exchange
     let Some(clip) = clip else { return exchange.mean(Round::Exact, step, OfGradient, pass) };
     let contributions = exchange.mean(Round::Exact, step, OfGradient, Keep)?;
     if contributions > 0 {
-        let factor = clip.of_mean(exchange.machine.norm_of_kept());
+        let factor = clip.of_mean(exchange.machine.norm_of_kept()?);
         step.scalars.iter_mut().for_each(|scalars| scalars.shrink = factor);
-        exchange.machine.run_on_kept(pass, step);
+        exchange.machine.run_on_kept(pass, step)?;
     }
     Ok(contributions)
 }

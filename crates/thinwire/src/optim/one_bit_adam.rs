@@ -128,6 +128,10 @@ impl Algorithm for Decided {
         &[("m", Share::Same), ("v", Share::Same)]
     }
 
+    fn passes(&self) -> &'static [&'static str] {
+        const { &[Moments::PASSES[0], Moments::PASSES[1], Blend::NAME, Descend::NAME] }
+    }
+
     fn round(&self, t: u64, _: f32) -> Round {
         match self.warmup {
             Warmup::Steps(warmup) => round(t, warmup),
@@ -231,7 +235,7 @@ impl Running {
     fn warm_up(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
         self.moments.exact_step(Momentum::Exact, &mut self.hyper, step, exchange)?;
         if let Some(auto) = &mut self.auto
-            && auto.has_settled(step.t, exchange.machine.sum_of(V))
+            && auto.has_settled(step.t, exchange.machine.sum_of(V)?)
         {
             self.frozen_from = step.t + 1;
         }

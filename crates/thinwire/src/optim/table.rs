@@ -40,6 +40,9 @@ pub trait Algorithm: Debug + Send + Sync {
     /// The vectors that it keeps.
     fn vectors(&self) -> Vectors;
 
+    /// The names of the passes and sources that it may run: what a [`Device`](crate::machine::Device) needs to have.
+    fn passes(&self) -> &'static [&'static str];
+
     /// What is averaged in step `t`, at learning rate `lr`. Only asked if the calendar [is known](Algorithm::is_planned).
     fn round(&self, t: u64, lr: f32) -> Round;
 

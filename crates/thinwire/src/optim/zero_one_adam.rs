@@ -401,6 +401,24 @@ impl Algorithm for Decided {
         &[("m", Share::Same), ("v", Share::Same), ("u", Share::Progress), ("anchor", Share::Same)]
     }
 
+    fn passes(&self) -> &'static [&'static str] {
+        const {
+            &[
+                Moments::PASSES[0],
+                Moments::PASSES[1],
+                Moments::PASSES[2],
+                Anchor::NAME,
+                Local::NAME,
+                Progress::NAME,
+                FirstProgress::NAME,
+                Unsent::NAME,
+                Rebase::NAME,
+                FirstRebase::NAME,
+                FoldIn::NAME,
+            ]
+        }
+    }
+
     fn round(&self, t: u64, lr: f32) -> Round {
         self.round_of(t, lr)
     }
@@ -579,15 +597,16 @@ impl Running {
     }
 
     /// t ∉ T_v, t ∉ T_u.
-    fn local_step(&mut self, step: &mut Step<'_>, machine: &mut Machine) {
+    fn local_step(&mut self, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
         let first = self.is_synced();
         self.advance(step);
         if first {
-            machine.run(Anchor, step);
+            machine.run(Anchor, step)?;
         }
         if step.contributes {
-            machine.run(Local, step);
+            machine.run(Local, step)?;
         }
+        Ok(())
     }
 
     /// Γ ← Γ + γ̂,  D ← D·(1−γλ): on all workers alike, whoever is left out.
@@ -637,7 +656,7 @@ impl Optimizer for Running {
         let round = self.calendar.round_of(step.t, step.lr);
         match round {
             Round::Exact => self.exact_step(step, exchange)?,
-            Round::Skipped => self.local_step(step, &mut exchange.machine),
+            Round::Skipped => self.local_step(step, &mut exchange.machine)?,
             Round::Coarse => {
                 self.advance(step);
                 self.sync_step(step, exchange)?;
@@ -667,12 +686,13 @@ impl Optimizer for Running {
         numbers
     }
 
-    fn loaded(&mut self, regrouped: bool, step: &mut Step<'_>, machine: &mut Machine) {
+    fn loaded(&mut self, regrouped: bool, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
         if regrouped && !self.is_synced() {
             self.moments.prepare(&mut self.hyper, step);
             self.say_since(step);
-            machine.run(FoldIn, step);
+            machine.run(FoldIn, step)?;
             self.start_interval();
         }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
 use crate::exchange::{Coding, Codings, Owner};
-use crate::machine::{Groups, Machine, Threads};
+use crate::machine::{Device, Groups, Host, Keep, Machine, Pass, Resident, Threads};
 use crate::optim::{Clip, Hyper, Optimizer};
 use std::sync::Arc;
 
@@ -49,10 +49,26 @@ impl Settings {
         Groups::new(&self.groups, values, self.weight_decay)
     }
 
-    /// The memory of a worker: `vectors` of the optimizer's own.
-    pub(crate) fn machine(&self, values: usize, groups: Arc<Groups>, vectors: usize) -> Result<Machine> {
-        let keeps = self.clip.is_some() && self.exact.is_some();
-        Ok(Machine::new(values, groups, vectors, keeps, Threads::new(self.threads)?))
+    /// Whether exact rounds keep their mean until its norm is known.
+    fn keeps(&self) -> bool {
+        self.clip.is_some() && self.exact.is_some()
+    }
+
+    /// The memory of a worker, in the host.
+    pub(crate) fn host(&self, values: usize, groups: Arc<Groups>) -> Result<Machine> {
+        let threads = Threads::new(self.threads)?;
+        Ok(Machine::Host(Host::new(values, groups, self.algorithm.vectors(), self.keeps(), threads)))
+    }
+
+    /// The memory of a worker on a device, which must have all that a run can ask for. `is_flat`: no worker shares a host.
+    pub(crate) fn resident(&self, device: Box<dyn Device>, groups: Arc<Groups>, is_flat: bool) -> Result<Machine> {
+        let mut passes = self.algorithm.passes().to_vec();
+        passes.extend(self.keeps().then_some(Keep::NAME));
+        let coarse = self.coarse.into_iter().flat_map(|coarse| [coarse.up, coarse.down]);
+        let inside = (!is_flat).then_some(self.host_codec);
+        let codecs = self.exact.into_iter().chain(coarse).chain(inside).collect::<Vec<_>>();
+        let resident = Resident::new(device, groups, self.algorithm.vectors(), self.keeps(), &passes, &codecs)?;
+        Ok(Machine::Device(resident))
     }
 
     /// The server's half of the means of `values` parameters; the topology is `central`.

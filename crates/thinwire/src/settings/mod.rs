@@ -59,7 +59,8 @@ impl Coarse {
 }
 
 impl Config {
-    /// Gives every option its value; an error names the one that does not fit.
+    /// Gives every option its value; an error names the one that does not fit. Hidden, because its type is part of the inside.
+    #[doc(hidden)]
     pub fn decide(&self) -> Result<Settings> {
         let mut asked = self.clone();
         let row = Optimizers::row(asked.name);

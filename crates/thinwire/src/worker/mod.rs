@@ -12,9 +12,8 @@ use crate::exchange::Exchange;
 use crate::exchange::header::Operation;
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::Topology;
-use crate::kernel::reduce;
 use crate::kernel::update::Scalars;
-use crate::machine::Groups;
+use crate::machine::{Device, Groups};
 use crate::optim::{Averages, Optimizer};
 use crate::settings::Settings;
 use crate::transport::{Collective, Traffic};
@@ -45,8 +44,20 @@ pub struct Worker {
 impl Worker {
     /// Joins `group` to train `params`, which must be the same on all workers.
     pub fn new(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
-        let mut worker = Worker::unmet(config, params, group)?;
-        worker.agree_on_params(0..params.len(), params);
+        let mut worker = Worker::unmet(config, params.len(), None, group)?;
+        worker.agree_on_params(0..params.len(), params)?;
+        worker.guarded(Worker::meet)?;
+        Ok(worker)
+    }
+
+    /// Joins `group` to train the parameters on a `device`, which must be the same on all workers.
+    ///
+    /// Parameters and gradients stay on the device: whoever holds it puts the gradient of a step there first, and gives empty slices
+    /// to [`Worker::step`], [`Worker::sync`] and [`Worker::save`]. A device that lacks one of the optimizer's passes or codecs is refused.
+    pub fn on_device(config: &Config, device: Box<dyn Device>, group: Box<dyn Collective>) -> Result<Worker> {
+        let len = device.len();
+        let mut worker = Worker::unmet(config, len, Some(device), group)?;
+        worker.agree_on_params(0..len, &[])?;
         worker.guarded(Worker::meet)?;
         Ok(worker)
     }
@@ -57,40 +68,59 @@ impl Worker {
     /// for bit. Else the residuals are conserved, and local progress is folded in. When anything is wrong, `params` is left as it
     /// was.
     pub fn resume(config: &Config, dir: &Path, params: &mut [f32], group: Box<dyn Collective>) -> Result<Worker> {
-        let saved = Checkpoint::open(dir)?;
-        if saved.manifest.parameters != params.len() {
-            let problem = format!("it is of {} parameters, the model has {}", saved.manifest.parameters, params.len());
-            return Err(Error::checkpoint(dir, problem));
-        }
-        let mut loaded = vec![0.0; params.len()];
-        let mut worker = Worker::unmet(config, &loaded, group)?;
+        let saved = open(dir, params.len())?;
+        let worker = Worker::unmet(config, params.len(), None, group)?;
+        worker.resumed(dir, &saved, params)
+    }
+
+    /// The same on a `device`, which gets the parameters. After an error it may have them already.
+    pub fn resume_on_device(
+        config: &Config,
+        dir: &Path,
+        device: Box<dyn Device>,
+        group: Box<dyn Collective>,
+    ) -> Result<Worker> {
+        let len = device.len();
+        let saved = open(dir, len)?;
+        let worker = Worker::unmet(config, len, Some(device), group)?;
+        worker.resumed(dir, &saved, &mut [])
+    }
+
+    fn resumed(mut self, dir: &Path, saved: &Checkpoint, params: &mut [f32]) -> Result<Worker> {
+        let mut loaded = vec![0.0; saved.manifest.parameters];
         // Options added since the checkpoint was written take their defaults.
         let then = Config::from_json(&saved.manifest.config.to_string()).and_then(|config| config.resolved());
         let then = then.map_err(|error| Error::checkpoint(dir, format!("its configuration: {error}")))?;
-        if let Some(problem) = worker.config.differs_from_saved(&then) {
+        if let Some(problem) = self.config.differs_from_saved(&then) {
             return Err(Error::checkpoint(dir, problem));
         }
-        let (rank, hosts) = (worker.rank(), worker.hosts.clone());
-        let regrouped = saved.read(rank, &hosts, &mut worker.entries(&mut loaded))?;
-        if worker.step != saved.manifest.step {
-            let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, worker.step);
+        let (rank, hosts) = (self.rank(), self.hosts.clone());
+        let regrouped = saved.read(rank, &hosts, &mut self.entries(&mut loaded)?)?;
+        if self.step != saved.manifest.step {
+            let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, self.step);
             return Err(Error::checkpoint(dir, problem));
         }
-        worker.loaded(regrouped, &mut loaded);
-        worker.regrouped = regrouped;
+        self.exchange.machine.give_params(&loaded)?;
+        self.loaded(regrouped, &mut loaded)?;
+        self.regrouped = regrouped;
         if regrouped {
-            worker.exchange.regrouped();
-            worker.agree_on_params(0..loaded.len(), &loaded);
+            self.exchange.regrouped()?;
+            self.agree_on_params(0..loaded.len(), &loaded)?;
         }
-        worker.guarded(Worker::meet)?;
-        params.copy_from_slice(&loaded);
-        Ok(worker)
+        self.guarded(Worker::meet)?;
+        params.copy_from_slice(&loaded[..params.len()]); // on a device the caller has none
+        Ok(self)
     }
 
-    fn unmet(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
+    fn unmet(
+        config: &Config,
+        len: usize,
+        device: Option<Box<dyn Device>>,
+        group: Box<dyn Collective>,
+    ) -> Result<Worker> {
         let settings = config.decide()?;
         let hosts = settings.hosts(&Hosts::new(&group.hosts()))?;
-        let mut shape = settings.shape(params.len(), group.size());
+        let mut shape = settings.shape(len, group.size());
         let workers = group.served().unwrap_or(shape.workers);
         if group.served().is_some() {
             if shape.topology != Topology::Central {
@@ -98,11 +128,13 @@ impl Worker {
             }
             shape.topology = Topology::Served;
         }
-        let groups = Arc::new(settings.groups(params.len())?);
+        let groups = Arc::new(settings.groups(len)?);
         let optimizer = settings.optimizer(workers, groups.count());
-        let vectors = settings.algorithm.vectors().len();
-        let machine = settings.machine(params.len(), groups.clone(), vectors)?;
-        let mut exchange = Exchange::new(shape, settings.codings(shape, &hosts), group, machine);
+        let machine = match device {
+            None => settings.host(len, groups.clone())?,
+            Some(device) => settings.resident(device, groups.clone(), hosts.is_flat())?,
+        };
+        let mut exchange = Exchange::new(shape, settings.codings(shape, &hosts), group, machine)?;
         exchange.of_state = settings.algorithm.averages() == Averages::State;
         Ok(Worker {
             exchange,
@@ -120,10 +152,12 @@ impl Worker {
     }
 
     /// Adds a digest of these parameters to what all workers must have in common.
-    fn agree_on_params(&mut self, range: Range<usize>, params: &[f32]) {
+    fn agree_on_params(&mut self, range: Range<usize>, params: &[f32]) -> Result<()> {
         if !self.exchange.is_alone() {
-            self.exchange.agree_on(&reduce::digest(range.start, &params[range]).to_le_bytes());
+            let digest = self.exchange.machine.digest(range, params)?;
+            self.exchange.agree_on(&digest.to_le_bytes());
         }
+        Ok(())
     }
 
     /// Everyone's `note`, in rank order: what a program has to tell its other workers, such as its loss. All workers must
@@ -179,8 +213,9 @@ impl Worker {
         self.exchange.group.size()
     }
 
+    /// On a device the caller has neither parameters nor gradient.
     fn check_length(&self, what: &'static str, got: usize) -> Result<()> {
-        let expected = self.exchange.shape().values;
+        let expected = if self.exchange.machine.is_device() { 0 } else { self.exchange.shape().values };
         if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
     }
 
@@ -203,4 +238,14 @@ impl Worker {
             }
         })
     }
+}
+
+/// The checkpoint in `dir`, which must be of `len` parameters.
+fn open(dir: &Path, len: usize) -> Result<Checkpoint> {
+    let saved = Checkpoint::open(dir)?;
+    if saved.manifest.parameters != len {
+        let problem = format!("it is of {} parameters, the model has {len}", saved.manifest.parameters);
+        return Err(Error::checkpoint(dir, problem));
+    }
+    Ok(saved)
 }

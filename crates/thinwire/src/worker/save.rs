@@ -19,8 +19,9 @@ impl Worker {
             return Err(Error::Stopped); // what it holds is half a step, and must replace nothing
         }
         let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
-        let mut params = params.to_vec();
-        let written = checkpoint::write(dir, step, rank, &hosts, &self.entries(&mut params));
+        let mut params = self.exchange.machine.copy_params(params)?;
+        let written =
+            self.entries(&mut params).and_then(|entries| checkpoint::write(dir, step, rank, &hosts, &entries));
         let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
             format: checkpoint::FORMAT.to_owned(),

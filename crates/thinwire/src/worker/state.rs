@@ -7,25 +7,25 @@ use crate::state::{Entry, Share};
 
 impl Worker {
     /// Everything there is: the parameters too.
-    pub(super) fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Vec<Entry<'a>> {
+    pub(super) fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Result<Vec<Entry<'a>>> {
         let mut entries = vec![Entry::vector("params", Share::Same, params)];
-        entries.extend(self.whole_state());
-        entries
+        entries.extend(self.whole_state()?);
+        Ok(entries)
     }
 
-    /// The names and values of the state: m, v, residuals and whatever else the optimizer keeps.
-    pub fn state(&mut self) -> Vec<Entry<'_>> {
-        let mut entries = self.exchange.state(self.settings.algorithm.vectors());
+    /// The names and values of the state: m, v, residuals and whatever else the optimizer keeps. It can fail only on a device.
+    pub fn state(&mut self) -> Result<Vec<Entry<'_>>> {
+        let mut entries = self.exchange.state()?;
         entries.extend(self.optimizer.numbers());
-        entries
+        Ok(entries)
     }
 
     /// As [`Worker::state`], with the number of steps taken: all there is to a worker beside its parameters.
-    pub fn whole_state(&mut self) -> Vec<Entry<'_>> {
+    pub fn whole_state(&mut self) -> Result<Vec<Entry<'_>>> {
         let mut entries = vec![Entry::word("step", &mut self.step)];
-        entries.extend(self.exchange.state(self.settings.algorithm.vectors()));
+        entries.extend(self.exchange.state()?);
         entries.extend(self.optimizer.numbers());
-        entries
+        Ok(entries)
     }
 
     /// Goes on from a state that this rank of as many workers had, and `params` as they were then. `read` fills in every entry
@@ -38,17 +38,17 @@ impl Worker {
         if self.stopped {
             return Err(Error::Stopped);
         }
-        read(&mut self.whole_state())?;
-        self.loaded(false, params);
+        read(&mut self.whole_state()?)?;
+        self.loaded(false, params)?;
         self.guarded(Worker::meet)
     }
 
     /// What [`Worker::adopt`] reads: the steps taken and the optimizer's own state, without the residuals of error feedback.
-    pub fn state_of_one(&mut self) -> Vec<Entry<'_>> {
+    pub fn state_of_one(&mut self) -> Result<Vec<Entry<'_>>> {
         let mut entries = vec![Entry::word("step", &mut self.step)];
-        entries.extend(self.exchange.machine.state(self.settings.algorithm.vectors()));
+        entries.extend(self.exchange.machine.state(None)?);
         entries.extend(self.optimizer.numbers());
-        entries
+        Ok(entries)
     }
 
     /// Goes on from what one worker of a group of any size had, `params` included; every worker adopts the same one. `read` fills
@@ -61,18 +61,18 @@ impl Worker {
         if self.stopped {
             return Err(Error::Stopped);
         }
-        read(&mut self.state_of_one())?;
-        self.loaded(true, params);
-        self.exchange.start_anew();
-        self.agree_on_params(0..params.len(), params); // workers that adopted different ones find out
+        read(&mut self.state_of_one()?)?;
+        self.loaded(true, params)?;
+        self.exchange.start_anew()?;
+        self.agree_on_params(0..self.exchange.shape().values, params)?; // workers that adopted different ones find out
         self.regrouped = true;
         self.guarded(Worker::meet)
     }
 
     /// Has the optimizer make of a state that was just loaded what it can go on from.
-    pub(super) fn loaded(&mut self, regrouped: bool, params: &mut [f32]) {
+    pub(super) fn loaded(&mut self, regrouped: bool, params: &mut [f32]) -> Result<()> {
         self.rates.fill(0.0);
         let mut step = Step::idle(self.step, &self.groups, &self.rates, params);
-        self.optimizer.loaded(regrouped, &mut step, &mut self.exchange.machine);
+        self.optimizer.loaded(regrouped, &mut step, &mut self.exchange.machine)
     }
 }

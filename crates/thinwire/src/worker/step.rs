@@ -9,6 +9,8 @@ use crate::transport::Jump;
 
 impl Worker {
     /// One step at learning rate `lr`, which must be the same on all workers. Returns what was averaged in it.
+    ///
+    /// A worker [on a device](Worker::on_device) finds both there: `params` and `grad` are empty.
     pub fn step(&mut self, params: &mut [f32], grad: &[f32], lr: f32) -> Result<Round> {
         self.step_on(params, Gradient::Whole(grad), lr, None)
     }
@@ -61,10 +63,13 @@ impl Worker {
     /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
     fn take_step(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, given: &[f32]) -> Result<Round> {
         // One pass over the gradient tells both, where both are asked for.
-        let norm = self.settings.clip.map(|_| self.exchange.machine.norm(grad));
+        let norm = self.settings.clip.map(|_| self.exchange.machine.norm(grad)).transpose()?;
         // With others it looks for itself all the same: a mistake of the caller's would be theirs too.
         let vouched = grad.is_vouched_for() && self.exchange.is_alone();
-        let contributes = norm.map_or_else(|| vouched || self.exchange.machine.is_finite(grad), f64::is_finite);
+        let contributes = match norm {
+            Some(norm) => norm.is_finite(),
+            None => vouched || self.exchange.machine.is_finite(grad)?,
+        };
         if !contributes {
             if !self.settings.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
@@ -100,7 +105,7 @@ impl Worker {
             self.exchange.agree_on(bytemuck::cast_slice(given));
         }
         if self.optimizer.is_synced() {
-            self.agree_on_params(window(params.len(), self.step), params);
+            self.agree_on_params(window(self.exchange.shape().values, self.step), params)?;
         }
         let mut step = Step {
             t: self.step,

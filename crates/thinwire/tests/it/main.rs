@@ -9,6 +9,7 @@ mod battery;
 mod clip;
 mod config;
 mod faults;
+mod foreign_device;
 mod golden_adamw;
 mod identities;
 mod mean;

@@ -23,7 +23,7 @@ use thinwire::inside::exchange::header::{HEADER_LEN, Operation};
 use thinwire::inside::exchange::hosts::Hosts;
 use thinwire::inside::exchange::layout::{Shape, Topology};
 use thinwire::inside::exchange::{Coding, Codings, Exchange};
-use thinwire::inside::machine::{Machine, Threads};
+use thinwire::inside::machine::{Host, Threads};
 use thinwire::threads::{self, Thread};
 use thinwire::{Collective, Error, Result};
 
@@ -94,8 +94,9 @@ impl Setting {
             shape,
             codings,
             Box::new(end),
-            Machine::bare(shape.values, Threads::new(self.threads).expect("threads")),
+            Host::bare(shape.values, Threads::new(self.threads).expect("threads")),
         )
+        .expect("the host has room")
     }
 
     /// What every worker has after each of these rounds: `[round][worker]`.
@@ -336,7 +337,8 @@ fn flat_exchange(setting: &Setting, end: Thread) -> Exchange {
     let shape = Shape { values, block, workers: setting.hosts.len(), topology };
     let coding = |up, down| Some(Coding::new(shape, up, down, bucket));
     let codings = Codings { exact: coding(exact, exact), coarse: coding(up, down) };
-    Exchange::new(shape, codings, Box::new(end), Machine::bare(shape.values, Threads::new(1).expect("a thread")))
+    Exchange::new(shape, codings, Box::new(end), Host::bare(shape.values, Threads::new(1).expect("a thread")))
+        .expect("the host has room")
 }
 
 // Workers that are left out.

@@ -10,7 +10,7 @@ use thinwire::{Error, Result, Worker};
 /// Everything of `from` into `to`.
 fn copy(from: &mut Worker, to: &mut Worker, params: &mut [f32]) -> Result<()> {
     to.restore(params, |entries| {
-        for (to, from) in entries.iter_mut().zip(from.whole_state()) {
+        for (to, from) in entries.iter_mut().zip(from.whole_state().unwrap()) {
             assert_eq!(to.name, from.name);
             pour(from, to);
         }
@@ -69,7 +69,7 @@ fn one_workers_state_serves_any_number_of_workers() {
             let x = old[0].x.clone();
             let anchor = old[0].numbers().remove("anchor").unwrap_or_default();
             let anchor = anchor.iter().map(|a| *a as f32).collect::<Vec<_>>();
-            let kept = old[0].worker.state_of_one().iter().map(words).collect::<Vec<_>>();
+            let kept = old[0].worker.state_of_one().unwrap().iter().map(words).collect::<Vec<_>>();
             let mut adopted = together(workers, |group| {
                 let mut replica = Replica::new(&config, LEN, group)?;
                 replica.x.copy_from_slice(&x);
@@ -86,7 +86,7 @@ fn one_workers_state_serves_any_number_of_workers() {
                 let numbers = replica.numbers();
                 assert!(["up_residue", "down_residue"].iter().all(|name| numbers[name].iter().all(|e| *e == 0.0)));
                 if was_synced {
-                    let now = replica.worker.state_of_one().iter().map(words).collect::<Vec<_>>();
+                    let now = replica.worker.state_of_one().unwrap().iter().map(words).collect::<Vec<_>>();
                     assert!(now == kept && replica.x == x, "{case}, {stop}");
                 } else {
                     // But for the decay of what was added since the sync, and for what limits cut off step by step and now at once.
@@ -134,9 +134,9 @@ fn states_of_different_steps_do_not_go_together() {
     let old = together(2, |group| {
         let mut replica = Replica::new(&config, LEN, group)?;
         replica.train(3)?;
-        let three = replica.worker.whole_state().iter().map(words).collect::<Vec<_>>();
+        let three = replica.worker.whole_state().unwrap().iter().map(words).collect::<Vec<_>>();
         replica.train(4)?;
-        let four = replica.worker.whole_state().iter().map(words).collect::<Vec<_>>();
+        let four = replica.worker.whole_state().unwrap().iter().map(words).collect::<Vec<_>>();
         Ok(if replica.worker.rank() == 0 { three } else { four })
     });
     for error in failing(2, |group| {

@@ -216,13 +216,13 @@ fn a_follower_has_the_state_of_those_it_follows() {
 }
 
 fn vector(worker: &mut Worker, name: &str) -> Vec<f64> {
-    let found = worker.state().into_iter().find(|entry| entry.name == name).unwrap();
+    let found = worker.state().unwrap().into_iter().find(|entry| entry.name == name).unwrap();
     let Slot::Floats(values) = found.slot else { panic!("{name} is no vector") };
     widen(values)
 }
 
 fn word(worker: &mut Worker, name: &str) -> u64 {
-    let found = worker.state().into_iter().find(|entry| entry.name == name).unwrap();
+    let found = worker.state().unwrap().into_iter().find(|entry| entry.name == name).unwrap();
     let Slot::Word(word) = found.slot else { panic!("{name} is no word") };
     *word
 }

@@ -199,7 +199,7 @@ const BLOCK: usize = 8;
 
 /// The bytes of the vectors in a worker's state, but for m and v.
 fn held_beyond_adam(replica: &mut Replica) -> u64 {
-    let state = replica.worker.state();
+    let state = replica.worker.state().unwrap();
     let vectors = state.iter().filter(|entry| entry.name != "m" && entry.name != "v");
     let bytes = vectors.map(|entry| if let Slot::Floats(values) = &entry.slot { 4 * values.len() } else { 0 });
     bytes.sum::<usize>() as u64

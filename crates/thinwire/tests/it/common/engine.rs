@@ -55,7 +55,7 @@ impl Run {
 }
 
 fn snapshot(worker: &mut Worker, x: &[f32]) -> Snapshot {
-    let state = worker.state().into_iter().map(|entry| {
+    let state = worker.state().unwrap().into_iter().map(|entry| {
         let values = match entry.slot {
             Slot::Floats(values) => widen(values),
             Slot::Doubles(values) => values.to_vec(),

@@ -1,5 +1,6 @@
 //! What the tests share.
 
+pub mod device;
 pub mod engine;
 pub mod means;
 pub mod oracle;

@@ -171,7 +171,7 @@ impl Replica {
     /// The parameters and the state, as numbers, by name.
     pub fn numbers(&mut self) -> BTreeMap<&'static str, Vec<f64>> {
         let x = self.x.iter().copied().map(f64::from).collect();
-        let state = self.worker.state();
+        let state = self.worker.state().unwrap();
         let entries = state.iter().map(|entry| (entry.name, numbers_of(entry)));
         [("params", x)].into_iter().chain(entries).collect()
     }
@@ -183,17 +183,15 @@ impl Replica {
 
     /// What must be the same on all workers whenever they are synced, bit by bit.
     pub fn shared_bits(&mut self) -> Bits {
-        let own = self.worker.state().into_iter().filter(|entry| entry.share != Share::Same).map(|entry| entry.name);
+        let own =
+            self.worker.state().unwrap().into_iter().filter(|entry| entry.share != Share::Same).map(|entry| entry.name);
         let own = own.collect::<Vec<_>>();
         own.into_iter().fold(self.bits(), Bits::without)
     }
 
     /// Everything that makes the next step what it is, bit by bit.
     pub fn bits(&mut self) -> Bits {
-        let x = self.x.iter().map(|x| u64::from(x.to_bits())).collect();
-        let state = self.worker.state();
-        let entries = state.iter().map(|entry| (entry.name, bits_of(entry)));
-        Bits([("params", x)].into_iter().chain(entries).collect())
+        Bits::of(&self.x, &self.worker.state().unwrap())
     }
 }
 
@@ -218,6 +216,13 @@ fn numbers_of(entry: &Entry<'_>) -> Vec<f64> {
 pub struct Bits(Vec<(&'static str, Vec<u64>)>);
 
 impl Bits {
+    /// Of the parameters and the state.
+    pub fn of(params: &[f32], state: &[Entry<'_>]) -> Bits {
+        let x = params.iter().map(|x| u64::from(x.to_bits())).collect();
+        let entries = state.iter().map(|entry| (entry.name, bits_of(entry)));
+        Bits([("params", x)].into_iter().chain(entries).collect())
+    }
+
     /// All but one entry.
     pub fn without(mut self, name: &str) -> Bits {
         self.0.retain(|(other, _)| *other != name);

@@ -7,7 +7,7 @@ use thinwire::Collective;
 use thinwire::Round;
 use thinwire::inside::exchange::layout::{Shape, Topology};
 use thinwire::inside::exchange::{Coding, Codings, Exchange};
-use thinwire::inside::machine::{Machine, Threads};
+use thinwire::inside::machine::{Host, Threads};
 use thinwire::options::Precision;
 use thinwire::threads;
 
@@ -50,8 +50,9 @@ impl Setting {
             self.shape,
             codings,
             Box::new(end),
-            Machine::bare(self.shape.values, Threads::new(self.threads).expect("threads")),
+            Host::bare(self.shape.values, Threads::new(self.threads).expect("threads")),
         )
+        .expect("the host has room")
     }
 
     /// What each worker has after each of these rounds.

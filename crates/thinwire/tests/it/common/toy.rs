@@ -57,6 +57,10 @@ impl Algorithm for Decided {
         &[("m", Share::Same), ("v", Share::Same)]
     }
 
+    fn passes(&self) -> &'static [&'static str] {
+        &[Clipped::NAME, Adam::NAME]
+    }
+
     fn round(&self, t: u64, _: f32) -> Round {
         if t < self.start { Round::Exact } else { Round::Coarse }
     }

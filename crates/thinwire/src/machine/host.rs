@@ -1,0 +1,335 @@
+//! The machine in the host's memory: passes run on threads, tile by tile, fused with packing and unpacking.
+
+use super::jumps::FirstJump;
+use super::pass::MOST;
+use super::state::{Names, named, residuals, scale};
+use super::sum::{Coded, Feedback, Refused, Sum};
+use super::tiles::{Span, TILE, Vectors};
+use super::{Floats, Gradient, Groups, Lies, Pass, Residual, Source, Step, Threads, Vector};
+use crate::codec::{Fault, MAX_BLOCK, Owed, Precision, encoded_len};
+use crate::kernel::reduce;
+use crate::kernel::update::Scalars;
+use crate::state::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The host's memory, and the threads that pass over it.
+pub struct Host {
+    len: usize,
+    threads: Threads,
+    groups: Arc<Groups>,
+    /// Of the optimizer's own vectors.
+    names: Names,
+    /// [`Vector::KEPT`], then the optimizer's own.
+    vectors: Vec<Floats>,
+    /// e: what this worker's payloads have not said yet; 0 in blocks that another worker of its host relays.
+    up: Residual,
+    /// E: what the means of the blocks it owns have not said yet.
+    down: Residual,
+    /// One for each tile: a sum over all values is the sum of these, in order.
+    sums: Vec<f64>,
+    jump: FirstJump,
+}
+
+/// A vector this long is more than a core's own cache holds: what is stored there and not read soon goes past the caches.
+const LONG: usize = 1 << 20;
+
+impl Host {
+    /// For vectors of `len` values: the optimizer's own by these names, and [`Vector::KEPT`] if it `keeps` a mean.
+    pub fn new(len: usize, groups: Arc<Groups>, names: Names, keeps: bool, threads: Threads) -> Host {
+        let kept = Floats::zeroed(if keeps { len } else { 0 });
+        let own = names.iter().map(|_| Floats::zeroed(len));
+        Host {
+            len,
+            threads,
+            groups,
+            names,
+            vectors: std::iter::once(kept).chain(own).collect(),
+            up: Residual::zeroed(0, Precision::F32),
+            down: Residual::zeroed(0, Precision::F32),
+            sums: vec![0.0; len.div_ceil(TILE)],
+            jump: FirstJump::default(),
+        }
+    }
+
+    /// For means of the caller's vector alone.
+    pub fn bare(len: usize, threads: Threads) -> Host {
+        Host::new(len, Arc::new(Groups::whole(len)), &[], false, threads)
+    }
+
+    /// Makes room for residuals: `up` values of this worker's own, `down` of the blocks it serves.
+    pub fn remember(&mut self, up: usize, down: usize, precision: Precision) {
+        self.up = Residual::zeroed(up, precision);
+        self.down = Residual::zeroed(down, precision);
+    }
+
+    /// A pass over all values, on the gradient of this step.
+    pub fn run<P: Pass>(&mut self, _: P, step: &mut Step<'_>) {
+        let (gradient, scalars, groups, jump) = (step.gradient, &step.scalars[..], &self.groups, &self.jump);
+        let vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
+        self.threads.each(self.len, vectors, |tile, vectors| {
+            with(gradient, tile.clone(), |g| apply::<P>(groups, scalars, tile, g, vectors, jump));
+        });
+    }
+
+    /// The same on the mean that was [kept](Keep).
+    pub fn run_on_kept<P: Pass>(&mut self, _: P, step: &mut Step<'_>) {
+        let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
+        let (kept, own) = self.vectors.split_first_mut().expect("it is always there");
+        let kept = &kept[..];
+        let vectors = borrow_from(&mut [], own, step.params, P::READS, P::WRITES);
+        self.threads.each(self.len, vectors, |tile, vectors| {
+            apply::<P>(groups, scalars, tile.clone(), &kept[tile], vectors, jump);
+        });
+    }
+
+    /// Codes z = (the source's vector) + e into `bytes`, and leaves in e what the code lost. Without `remembers` there is no e.
+    pub fn pack<S: Source>(
+        &mut self,
+        _: &S,
+        step: &mut Step<'_>,
+        remembers: bool,
+        coded: Coded<'_>,
+        range: Range<usize>,
+        bytes: &mut [u8],
+    ) -> Result<(), Refused> {
+        let (gradient, scalars, groups) = (step.gradient, &step.scalars[..], &self.groups);
+        let mut vectors = borrow(&mut self.vectors, step.params, S::READS, S::WRITES);
+        let mut up = self.up.owed();
+        let span = Span {
+            residual: if remembers { up.part(range.clone()) } else { Owed::Nothing },
+            vectors: vectors.part(range.clone()),
+            range,
+            bytes,
+            cut: coded.cut(),
+        };
+        let packed = self.threads.walk(span, |tile, room| {
+            let Span { range, mut vectors, residual, bytes, .. } = tile;
+            let encode = |z: &[f32]| coded.codec.encode_blocks(coded.block, z, residual, bytes);
+            match S::LIES {
+                Lies::InGradient => with(gradient, range, encode),
+                Lies::InFirst => encode(vectors.read[0]),
+                Lies::Nowhere => {
+                    with(gradient, range.clone(), |g| {
+                        for (group, part) in groups.cut(range.start, range.len()) {
+                            let Vectors { read, write } = vectors.part(part.clone());
+                            S::fill(&scalars[group], cut(g, part.clone()), read, write, &mut room[part]);
+                        }
+                    });
+                    encode(room)
+                }
+            }
+        });
+        packed.map_err(|_| Refused::Overflow)
+    }
+
+    /// The sum or mean of what came, and a residual, coded again; the residual keeps what the code lost.
+    pub fn serve(
+        &mut self,
+        sum: &Sum<'_>,
+        feedback: Feedback,
+        range: Range<usize>,
+        bytes: &mut [u8],
+    ) -> Result<(), Refused> {
+        let (mut up, mut down) = (self.up.owed(), self.down.owed());
+        let residual = match feedback {
+            Feedback::None => Owed::Nothing,
+            Feedback::Up => up.part(range.clone()),
+            Feedback::Down { owned } => down.part(range.start - owned..range.end - owned),
+        };
+        sum.code(&self.threads, range, residual, bytes)
+    }
+
+    /// The same with a residual of the caller's: a server keeps its E until a mean is written down.
+    pub fn serve_with(&self, sum: &Sum<'_>, residual: Owed<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
+        sum.code(&self.threads, 0..self.len, residual, bytes)
+    }
+
+    /// Decodes a payload of all values and looks for one beyond ±`most`; returns the first.
+    pub fn find_beyond(&self, most: f32, coded: Coded<'_>, payload: &[u8]) -> Result<Option<f32>, Fault> {
+        let tile = MAX_BLOCK / coded.block * coded.block;
+        let (mut room, mut rest) = ([0.0; MAX_BLOCK], payload);
+        for from in (0..self.len).step_by(tile) {
+            let values = &mut room[..tile.min(self.len - from)];
+            let len = encoded_len(coded.codec, coded.block, values.len()).min(rest.len());
+            let (bytes, others) = rest.split_at(len);
+            coded.codec.decode_blocks(coded.block, bytes, values)?;
+            // As whole numbers, whose maximum is many at once; who is too large is looked for only then.
+            let largest = values.iter().fold(0, |most, value| most.max(value.abs().to_bits()));
+            if largest > most.to_bits() {
+                return Ok(values.iter().find(|value| value.abs() > most).copied());
+            }
+            rest = others;
+        }
+        Ok(None)
+    }
+
+    /// Decodes a mean, and does with it what the pass does. A worker that `compares` takes it off e as well: of a state that all
+    /// share, it still has to say how far its own is from the others'.
+    pub fn unpack<P: Pass>(
+        &mut self,
+        _: &P,
+        step: &mut Step<'_>,
+        compares: bool,
+        coded: Coded<'_>,
+        range: Range<usize>,
+        bytes: &mut [u8],
+    ) -> Result<(), Refused> {
+        let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
+        let mut vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
+        let mut up = self.up.owed();
+        let span = Span {
+            residual: if compares { up.part(range.clone()) } else { Owed::Nothing },
+            vectors: vectors.part(range.clone()),
+            range,
+            bytes,
+            cut: coded.cut(),
+        };
+        let (codec, block, past_caches) = (coded.codec, coded.block, self.len >= LONG && !compares);
+        let unpacked = self.threads.walk_streaming(span, |tile, room, stream| {
+            let Span { range, vectors, residual, bytes, .. } = tile;
+            let decode = |mean: &mut [f32]| {
+                codec.decode_blocks(block, bytes, mean)?;
+                residual.change(|e| {
+                    e.iter_mut().zip(mean).for_each(|(e, p)| *e -= *p);
+                    Ok(())
+                })
+            };
+            if P::STORES {
+                let [mean, ..] = vectors.write;
+                return if past_caches { codec.decode_streaming(block, bytes, mean, stream) } else { decode(mean) };
+            }
+            decode(room)?;
+            apply::<P>(groups, scalars, range, room, vectors, jump);
+            Ok(())
+        });
+        unpacked.map_err(|fault| Refused::Payload(0, fault))
+    }
+
+    /// e ← e + q: a mean was taken without this payload, and all of it is still to be said.
+    pub fn take_back(&mut self, coded: Coded<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
+        let span =
+            Span { residual: self.up.owed(), vectors: Vectors::none(), range: 0..self.len, bytes, cut: coded.cut() };
+        self.threads.walk(span, |tile, _| {
+            let added = |e: &mut [f32]| coded.codec.add_up(coded.block, &[tile.bytes], false, 1.0, e);
+            tile.residual.change(added).map_err(|(_, fault)| Refused::Payload(0, fault))
+        })
+    }
+
+    /// Whether no value of the gradient is infinite or NaN.
+    pub fn is_finite(&self, gradient: Gradient<'_>) -> bool {
+        let span = Span::of(0..self.len, Vectors::none());
+        let found = self.threads.walk(span, |tile, _| match gradient.with(tile.range, reduce::all_finite) {
+            true => Ok(()),
+            false => Err(()),
+        });
+        found.is_ok()
+    }
+
+    /// ‖g‖₂: finite exactly where every value is, because no f64 is too small for the square of an f32.
+    pub fn norm(&mut self, gradient: Gradient<'_>) -> f64 {
+        sum(&self.threads, &mut self.sums, self.len, |tile| gradient.with(tile, reduce::sum_of_squares)).sqrt()
+    }
+
+    /// ‖·‖₂ of the mean that was [kept](Keep).
+    pub fn norm_of_kept(&mut self) -> f64 {
+        let kept = &self.vectors[0];
+        sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum_of_squares(&kept[tile])).sqrt()
+    }
+
+    /// Σ of a vector of the optimizer's own.
+    pub fn sum_of(&mut self, vector: Vector) -> f64 {
+        let values = &self.vectors[vector.0 - 1];
+        sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum(&values[tile]))
+    }
+
+    /// The digest of these parameters.
+    pub fn digest(&self, range: Range<usize>, params: &[f32]) -> u64 {
+        reduce::digest(range.start, &params[range])
+    }
+
+    /// The optimizer's own vectors, and the residuals if those of the blocks it serves are `owned`.
+    pub fn state(&mut self, owned: Option<Range<usize>>) -> Vec<Entry<'_>> {
+        let mut entries: Vec<_> = named(self.names, &mut self.vectors[1..]).collect();
+        if let Some(owned) = owned {
+            entries.extend(residuals(self.up.values(), self.down.values(), owned));
+        }
+        entries
+    }
+
+    /// e ← factor·e in `range`; a factor of 0 leaves nothing, whatever was there.
+    pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) {
+        scale(&mut self.up.values()[range], factor);
+    }
+
+    /// e ← 0,  E ← 0.
+    pub fn forget(&mut self) {
+        self.up.values().fill(0.0);
+        self.down.values().fill(0.0);
+    }
+
+    /// The first parameter that a pass moved too far since this was last asked.
+    pub fn take_jump(&mut self) -> Option<usize> {
+        self.jump.take()
+    }
+}
+
+/// A sum over `len` values: of each tile by itself, then of the tiles in order. So any machine, however parallel, has these bits.
+fn sum(threads: &Threads, sums: &mut [f64], len: usize, of: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
+    threads.fill(sums, |tile| of(tile * TILE..((tile + 1) * TILE).min(len)));
+    sums.iter().sum()
+}
+
+/// Calls `work` with the gradient of a tile; with nothing where there is none.
+fn with<T>(gradient: Option<Gradient<'_>>, tile: Range<usize>, work: impl FnOnce(&[f32]) -> T) -> T {
+    match gradient {
+        Some(gradient) => gradient.with(tile, work),
+        None => work(&[]),
+    }
+}
+
+/// A part of a tile's gradient, if it has one.
+fn cut(g: &[f32], part: Range<usize>) -> &[f32] {
+    if g.is_empty() { g } else { &g[part] }
+}
+
+/// The pass over one tile, group by group.
+fn apply<P: Pass>(
+    groups: &Groups,
+    scalars: &[Scalars],
+    tile: Range<usize>,
+    input: &[f32],
+    mut vectors: Vectors<'_>,
+    jump: &FirstJump,
+) {
+    for (group, part) in groups.cut(tile.start, tile.len()) {
+        let Vectors { read, write } = vectors.part(part.clone());
+        if let Some(place) = P::run(&scalars[group], cut(input, part.clone()), read, write) {
+            jump.note(tile.start + part.start + place);
+        }
+    }
+}
+
+/// The vectors that a pass reads and writes; each is named once.
+fn borrow<'a>(vectors: &'a mut [Floats], params: &'a mut [f32], reads: &[Vector], writes: &[Vector]) -> Vectors<'a> {
+    let (kept, own) = vectors.split_first_mut().expect("it is always there");
+    borrow_from(kept, own, params, reads, writes)
+}
+
+fn borrow_from<'a>(
+    kept: &'a mut [f32],
+    own: &'a mut [Floats],
+    params: &'a mut [f32],
+    reads: &[Vector],
+    writes: &[Vector],
+) -> Vectors<'a> {
+    let mut all = [const { None }; MOST];
+    all[0] = Some(params);
+    all[1] = Some(kept);
+    all[2..].iter_mut().zip(own).for_each(|(place, vector)| *place = Some(&mut vector[..]));
+    let mut take = |vector: &Vector| all[vector.0].take().expect("a pass names each vector once");
+    let mut vectors = Vectors::none();
+    vectors.write.iter_mut().zip(writes).for_each(|(place, vector)| *place = take(vector));
+    vectors.read.iter_mut().zip(reads).for_each(|(place, vector)| *place = take(vector));
+    vectors
+}

@@ -1,0 +1,287 @@
+//! A run whose vectors are on a device is the run on the host, bit for bit; what a device lacks is refused by its name.
+//!
+//! The device is [`Foreign`]: its own memory, its own walks. So this shows that nothing but names, scalars, payloads and single numbers
+//! crosses the seam.
+
+use crate::common::device::{Foreign, PASSES};
+use crate::common::runs::{
+    self, CASES, LEN, PLACES, Replica, STEPS, TOPOLOGIES, changed, config, gradient, scratch, together, together_on,
+};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+use thinwire::threads::Thread;
+use thinwire::{Collective, Config, Error, Name, Result, Solo, Worker};
+
+/// A worker on a device of its own.
+struct Resident {
+    worker: Worker,
+    device: Foreign,
+}
+
+impl Resident {
+    fn new(config: &Config, group: impl Collective + 'static) -> Result<Resident> {
+        let device = Foreign::new(&runs::start(LEN));
+        let worker = Worker::on_device(config, Box::new(device.clone()), Box::new(group))?;
+        Ok(Resident { worker, device })
+    }
+
+    fn resume(config: &Config, dir: &Path, group: impl Collective + 'static) -> Result<Resident> {
+        let device = Foreign::new(&[f32::NAN; LEN]);
+        let worker = Worker::resume_on_device(config, dir, Box::new(device.clone()), Box::new(group))?;
+        Ok(Resident { worker, device })
+    }
+
+    /// As [`Replica::step_with`], with a gradient that is put on the device.
+    fn step_with(&mut self, change: impl FnOnce(&mut [f32])) -> Result<()> {
+        let (step, mut seen) = (self.worker.steps(), vec![0.0; LEN]);
+        gradient(&self.device.params(), self.worker.rank(), step, &mut seen);
+        change(&mut seen);
+        self.device.set_gradient(&seen);
+        let lr = self.worker.config().learning_rate.as_ref().map_or(0.05, |schedule| schedule.at(step));
+        self.worker.step(&mut [], &[], lr).map(|_| ())
+    }
+
+    fn train(&mut self, until: u64) -> Result<()> {
+        while self.worker.steps() < until {
+            self.step_with(|_| {})?;
+        }
+        Ok(())
+    }
+
+    /// Everything that makes the next step what it is, as [`Replica::bits`] has it.
+    fn bits(&mut self) -> Result<runs::Bits> {
+        let params = self.device.params();
+        Ok(runs::Bits::of(&params, &self.worker.state()?))
+    }
+}
+
+/// Every case of the engine's own optimizers, in both topologies; some with clipping.
+fn cases() -> impl Iterator<Item = (String, Config)> {
+    let own = CASES.iter().filter(|words| !words.contains("toy"));
+    own.flat_map(|words| {
+        TOPOLOGIES.into_iter().flat_map(move |topology| {
+            ["", "; clip = 0.4"].map(|clip| format!("{words}; topology = '{topology}'{clip}"))
+        })
+    })
+    .map(|words| (words.clone(), config(&words)))
+}
+
+/// Runs a case on the host and on devices, and compares the state of every worker.
+fn compare(
+    context: &str,
+    hosts: &[usize],
+    on_host: impl Fn(Thread) -> Result<runs::Bits> + Sync,
+    on_device: impl Fn(Thread) -> Result<runs::Bits> + Sync,
+) {
+    let (host, device) = (together_on(hosts, on_host), together_on(hosts, on_device));
+    for (rank, (host, device)) in host.iter().zip(&device).enumerate() {
+        host.assert_same(device, (context, hosts, rank));
+    }
+}
+
+#[test]
+fn a_run_on_devices_is_the_run_on_the_host() {
+    let called = Mutex::new(BTreeSet::new());
+    for (case, config) in cases() {
+        for hosts in [&[0][..], &[0, 0], &[0, 0, 0], PLACES[0], PLACES[1]] {
+            let on_host = |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                replica.train(STEPS)?;
+                replica.sync()?;
+                Ok(replica.bits())
+            };
+            let on_device = |group| {
+                let mut resident = Resident::new(&config, group)?;
+                resident.train(STEPS)?;
+                resident.worker.sync(&mut [])?;
+                let names = resident.device.memory().called.clone();
+                let listed = config.decide()?.algorithm.passes();
+                let stranger = names.iter().find(|name| **name != "keep" && !listed.contains(name));
+                assert_eq!(stranger, None, "{case}: not in the optimizer's list of passes");
+                called.lock().unwrap().extend(names);
+                resident.bits()
+            };
+            compare(&case, hosts, on_host, on_device);
+        }
+    }
+    let all_but_regrouping = PASSES.into_iter().filter(|name| *name != "fold_in").collect::<BTreeSet<_>>();
+    assert_eq!(called.into_inner().unwrap(), all_but_regrouping, "every pass was compared");
+}
+
+/// The device holds every vector: after some steps nothing of a mirror is left to be written back.
+#[test]
+fn looking_at_the_state_changes_nothing() {
+    for (case, config) in cases() {
+        let ends = |looks: bool| {
+            together(2, |group| {
+                let mut resident = Resident::new(&config, group)?;
+                for _ in 0..STEPS {
+                    resident.step_with(|_| {})?;
+                    if looks {
+                        resident.bits()?;
+                    }
+                }
+                resident.bits()
+            })
+        };
+        ends(true).iter().zip(ends(false)).for_each(|(one, other)| one.assert_same(&other, &case));
+    }
+}
+
+#[test]
+fn gradients_that_are_not_finite_are_left_out_alike() {
+    let spoil = |rank: usize, step: u64| match (rank as u64 + step) % 5 {
+        0 => |g: &mut [f32]| g[7] = f32::NAN,
+        2 => |g: &mut [f32]| g[LEN - 1] = f32::INFINITY,
+        _ => |_: &mut [f32]| {},
+    };
+    for (case, config) in cases() {
+        let config = changed(&config, "non_finite", json!("skip"));
+        for workers in 1..=3 {
+            let on_host = |group: Thread| {
+                let (rank, mut replica) = (group.rank(), Replica::new(&config, LEN, group)?);
+                for step in 0..STEPS {
+                    replica.step_with(spoil(rank, step))?;
+                }
+                Ok(replica.bits())
+            };
+            let on_device = |group: Thread| {
+                let (rank, mut resident) = (group.rank(), Resident::new(&config, group)?);
+                for step in 0..STEPS {
+                    resident.step_with(spoil(rank, step))?;
+                }
+                resident.bits()
+            };
+            compare(&case, &vec![0; workers], on_host, on_device);
+        }
+    }
+}
+
+/// Messages are the host's, so a group may have workers of both kinds.
+#[test]
+fn workers_on_devices_and_on_hosts_train_together() {
+    for (case, config) in cases() {
+        let on_host = |group| {
+            let mut replica = Replica::new(&config, LEN, group)?;
+            replica.train(STEPS)?;
+            Ok(replica.bits())
+        };
+        let mixed = |group: Thread| {
+            if group.rank() == 1 {
+                return on_host(group);
+            }
+            let mut resident = Resident::new(&config, group)?;
+            resident.train(STEPS)?;
+            resident.bits()
+        };
+        compare(&case, &[0, 0, 0], on_host, mixed);
+    }
+}
+
+/// A checkpoint does not say where the vectors were: it goes from a host to devices and back, with as many workers or with others.
+#[test]
+fn a_checkpoint_goes_on_anywhere() {
+    for (case, config) in cases().filter(|(case, _)| !case.contains("clip")) {
+        for at in [7, 19, 23] {
+            let dir = scratch();
+            let (by_host, by_device) = (dir.path().join("host"), dir.path().join("device"));
+            together(3, |group| {
+                let mut replica = Replica::new(&config, LEN, group)?;
+                replica.train(at)?;
+                replica.save(&by_host)
+            });
+            together(3, |group| {
+                let mut resident = Resident::new(&config, group)?;
+                resident.train(at)?;
+                resident.worker.save(&by_device, &[])
+            });
+            for workers in [3, 2] {
+                let on_host = |dir: &Path, group| {
+                    let mut replica = Replica::resume(&config, dir, LEN, group)?;
+                    replica.train(STEPS)?;
+                    Ok(replica.bits())
+                };
+                let on_device = |dir: &Path, group| {
+                    let mut resident = Resident::resume(&config, dir, group)?;
+                    resident.train(STEPS)?;
+                    resident.bits()
+                };
+                let (context, hosts) = (format!("{case}, saved at {at}"), vec![0; workers]);
+                compare(&context, &hosts, |group| on_host(&by_host, group), |group| on_device(&by_host, group));
+                compare(&context, &hosts, |group| on_host(&by_host, group), |group| on_device(&by_device, group));
+                compare(&context, &hosts, |group| on_host(&by_host, group), |group| on_host(&by_device, group));
+            }
+        }
+    }
+}
+
+/// The error of a worker that could not be made.
+fn refusal(config: &Config, prepare: impl FnOnce(&Foreign)) -> String {
+    let device = Foreign::new(&runs::start(LEN));
+    prepare(&device);
+    match Worker::on_device(config, Box::new(device), Box::new(Solo)) {
+        Ok(_) => panic!("a device that lacks something was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_pass_that_the_device_lacks_is_named_before_the_first_step() {
+    for name in [Name::ADAM, Name::ONE_BIT_ADAM, Name::ZERO_ONE_ADAM, Name::EFFICIENT_ADAM] {
+        let config = Config::new(name);
+        for pass in config.decide().unwrap().algorithm.passes() {
+            let said = refusal(&config, |device| device.memory().lacks_pass = Some(pass));
+            assert_eq!(said, format!("device foreign: it has no pass `{pass}`"), "{name}");
+        }
+    }
+    let clipped = Config { clip: Some(1.0), ..Config::new(Name::ADAM) };
+    let said = refusal(&clipped, |device| device.memory().lacks_pass = Some("keep"));
+    assert_eq!(said, "device foreign: it has no pass `keep`");
+    let said = refusal(&config("name = 'toy-adam'"), |_| {});
+    assert_eq!(said, "device foreign: it has no pass `toy_clipped`");
+}
+
+#[test]
+fn a_codec_that_the_device_lacks_is_named_before_the_first_step() {
+    for (words, codec) in [
+        ("name = 'adam'", "f32"),
+        ("name = 'zero-one-adam'", "bf16"),
+        ("name = 'zero-one-adam'", "sign"),
+        ("name = 'one-bit-adam'; codec_down = 'uniform4'", "uniform4"),
+        ("name = 'efficient-adam'; codec_up = 'topk0.2'", "topk0.2"),
+    ] {
+        let said = refusal(&config(words), |device| device.memory().lacks_codec = Some(codec.parse().unwrap()));
+        assert_eq!(said, format!("device foreign: it has no codec `{codec}`"), "{words}");
+    }
+}
+
+/// A device that fails in a step ends the run on all workers, with its own words.
+#[test]
+fn a_device_that_fails_stops_the_run() {
+    let config = config("name = 'one-bit-adam'; warmup = 3");
+    for pass in ["adam", "blend", "descend"] {
+        let errors = runs::failing(2, |group| {
+            let mut resident = Resident::new(&config, group)?;
+            if resident.worker.rank() == 1 {
+                resident.device.memory().breaks_at = Some(pass);
+            }
+            resident.train(STEPS)
+        });
+        let words = format!("device foreign: `{pass}` was interrupted");
+        assert!(matches!(&errors[1], Error::Device { .. }) && errors[1].to_string() == words, "{}", errors[1]);
+        assert!(errors[0].to_string().contains(&words), "{}", errors[0]);
+    }
+}
+
+/// What is on the device cannot be given as well.
+#[test]
+fn parameters_and_gradients_beside_a_device_are_refused() {
+    let mut resident = Resident::new(&Config::new(Name::ADAM), Solo).unwrap();
+    let (mut x, g) = (vec![0.0; LEN], vec![0.0; LEN]);
+    let said = resident.worker.step(&mut x, &g, 0.1).unwrap_err().to_string();
+    assert_eq!(said, format!("the parameters: expected 0 values, found {LEN}"));
+    let said = resident.worker.step(&mut [], &g, 0.1).unwrap_err().to_string();
+    assert_eq!(said, format!("the gradient: expected 0 values, found {LEN}"));
+}

@@ -40,6 +40,7 @@ class Checkpointed(Replica):
         ``resume=dir`` at construction goes on from it, also with another number of ranks, with the learning rates of now. A scheduler
         has a state of its own, which is not in it.
         """
+        dir = dir if self._sharding is None else self._sharding.folder(dir)
         with self._training():
             self._worker.save(os.fspath(dir), self._flat.vector)
         _rates.save(dir, self._worker.steps, self._worker.rank, self.param_groups)
@@ -61,6 +62,8 @@ class Checkpointed(Replica):
                 "get_optimizer_state_dict would lose moments and residues: it keeps only what torch.optim.AdamW has. Accepted: "
                 "optimizer.state_dict() on every rank (torch.distributed.checkpoint.save takes it), or optimizer.save(dir)"
             )
+        if self._sharding is not None:
+            raise RuntimeError("state_dict() of a sharded model: accepted: optimizer.save(dir), then resume=dir")
         state = super().state_dict()
         state["state"] = {}
         state[_states.MINE] = {self._place(): self._state_of_mine()}

@@ -71,7 +71,7 @@ pub use plan::{Load, Memory, Plan};
 pub use schedule::{LearningRate, Round};
 #[cfg(feature = "mpi")]
 pub use transport::mpi;
-pub use transport::{Collective, Jump, Rounds, Seconds, Solo, Traffic, threads};
+pub use transport::{Collective, Jump, Rounds, Seconds, Sharded, Solo, Traffic, threads};
 pub use worker::Worker;
 
 /// The values that options take, beyond numbers and codecs.

@@ -192,13 +192,14 @@ impl Worker {
         self.with(py, None, |worker| worker.gather_inside(&note))
     }
 
-    /// How workers share each entry of the state, by name: "same", "own", or "cut" and where this worker's part starts.
+    /// How workers share each entry of the state, by name: "same", "own", "progress" for its own local steps, or "cut" and where this worker's part starts.
     fn _state_shares(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, usize)>> {
         self.with(py, None, |worker| {
             let described = |entry: Entry<'_>| {
                 let (how, start) = match entry.share {
                     Share::Same => ("same", 0),
-                    Share::Mean | Share::Progress | Share::Residual => ("own", 0),
+                    Share::Mean | Share::Residual => ("own", 0),
+                    Share::Progress => ("progress", 0),
                     Share::Cut(range) => ("cut", range.start),
                 };
                 (entry.name.to_owned(), how, start)
@@ -256,6 +257,11 @@ impl Worker {
         self.check_length("params", &params)?;
         let found = self.found(from, self.layout(py, thinwire::Worker::state_of_one)?)?;
         self.with(py, None, |worker| worker.adopt(params.slice_mut(), |entries| pour(&found, entries)))
+    }
+
+    /// Refuses the configuration of a state that this worker could not go on from.
+    fn _check_configuration(&self, config: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.check_config(config)
     }
 
     /// Refuses a state that `_restore_state` would refuse, as far as a worker that may not have met the others can tell.

@@ -8,6 +8,14 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -135,6 +143,7 @@ def on_four(folder):
     works |= {"signs": (in_shards, 2, "OneBitAdam", {}), "ways": (ways,), "consensus": (between_syncs,), "ddp": (with_ddp_inside,)}
     works |= {"skip": (bad_gradient, "skip"), "error": (bad_gradient, "error"), "wrong": (in_the_wrong_way,)}
     works |= {"saved": (saved, folder, 5), "resumed": (resumed, folder, 5)}
+    works |= {f"kept {kind}": (kept, folder, kind, flat) for kind, flat in FLAT.items()}
     return on_new_ranks(4, works)
 
 
@@ -385,3 +394,103 @@ def test_a_folder_is_resumed_bit_for_bit_by_as_many_shards(on_four, folder):
     on_two = on_new_ranks(2, {"one replica": (resumed, folder, 2), "one shard": (resumed_otherwise, folder)})
     for text in on_two["one shard"]:
         assert "expected shard-0-of-1, found shard-0-of-2, shard-1-of-2" in text
+
+
+# ---- torch.distributed.checkpoint ------------------------------------------------------------------
+
+RESUMED = {"ZeroOneAdam": {"sync": "custom", "sync_steps": [4, 7], "variance_steps": [0, 1, 2]}, "OneBitAdam": {"warmup": 3}, "EfficientAdam": {}, "AdamW": {}}
+
+
+def fresh(shards, kind, seed=3):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 3))
+    model, mesh = sharded(shards, model)
+    words = {"lr": LR, "deadline": 60, "process_group": mesh["across"], "init": "broadcast"}
+    return model, mesh, getattr(thinwire, kind)(groups(model), **words, **RESUMED[kind])
+
+
+def conserved(model, mesh, optimizer):
+    """What error feedback keeps for later rounds, the mean of e and E, and the moments: whole, whoever holds them."""
+    state, across = optimizer._worker._state(lambda n, kind: torch.zeros(n, dtype=torch.float32 if kind == "f4" else torch.float64)), mesh["across"]
+    values, shares = state["values"], {name: (how, start) for name, how, start in optimizer._worker._state_shares()}
+    means = {}
+    if "codec_up" in optimizer._worker.config:
+        means["owed"] = values["up_residue"] / across.size()
+        start, count = shares["down_residue"][1], values["down_residue"].numel()
+        means["owed"][start : start + count] += values["down_residue"]
+    means |= {name: values[name] / across.size() for name in ("m", "v", "u") if name in values}
+    ends = {}
+    for name, vector in means.items():
+        dist.all_reduce(vector, group=across.get_group())
+        wholes = []
+        for part, param in zip(vector.split(optimizer._flat.lengths), optimizer._flat.params, strict=True):
+            like = {"shape": param.shape, "stride": param.stride()}
+            placed = DTensor.from_local(part.view(param.to_local().shape), param.device_mesh, param.placements, **like)
+            wholes.append(placed.full_tensor().flatten())
+        ends[name] = torch.cat(wholes).numpy().copy()
+    return ends
+
+
+def kept(rank, folder, kind, flat):
+    """Saves in the middle, goes on, and does so again from the checkpoint."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, mesh, optimizer = fresh(2, kind)
+    steps(model, optimizer, rank, 6)
+    state = {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer, options=options)}
+    checkpoint.save(state, checkpoint_id=folder / kind)
+    held = conserved(model, mesh, optimizer)
+    moment = state["optim"]["state.0.weight.m"] if flat else state["optim"]["state"]["0.weight"]["m"]
+    placed = isinstance(moment, DTensor) and moment.placements == model[0].weight.placements
+    steps(model, optimizer, rank, 3, 6)
+    on = whole(model)
+    optimizer.sync()
+    again = loaded(rank, folder, kind, flat, 2, 5)
+    return held, on, again, placed
+
+
+def loaded(rank, folder, kind, flat, shards, seed):
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, mesh, optimizer = fresh(shards, kind, seed)
+    state = {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer, options=options)}
+    checkpoint.load(state, checkpoint_id=folder / kind)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optim"], options=options)
+    held = conserved(model, mesh, optimizer)
+    count = optimizer._worker.steps
+    steps(model, optimizer, rank, 3, 6)
+    on = whole(model)
+    optimizer.sync()
+    return held, on, count, whole(model)
+
+
+FLAT = {"ZeroOneAdam": False, "OneBitAdam": True, "EfficientAdam": False, "AdamW": True}
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_checkpoints_resume_bit_for_bit_and_with_other_shards_and_workers(kind, on_four, loaded_by_others):
+    for held, on, (again, on_again, count, _), placed in on_four[f"kept {kind}"]:
+        assert placed == (kind != "EfficientAdam")  # there each worker has moments of its own
+        assert count == 6 and (on == on_again).all()
+        assert all((held[name] == again[name]).all() for name in held)
+    before = on_four[f"kept {kind}"][0][0]
+    assert kind == "AdamW" or numpy.abs(before["owed"]).max() > 0
+    for how, ends in loaded_by_others.items():
+        for held, on, count, end in ends[kind]:
+            assert count == 6 and numpy.isfinite(on).all() and (end == ends[kind][0][3]).all(), how
+            for name in before:
+                if name in ("m", "u") and kind == "ZeroOneAdam" and how != "2 x 4":
+                    continue  # what other workers had taken of local steps is common now
+                numpy.testing.assert_allclose(held[name], before[name], rtol=0, atol=1e-6, err_msg=f"{how} {name}")
+
+
+@pytest.fixture(scope="module")
+def loaded_by_others(on_four, on_eight_later, folder):
+    """By 4 shards instead of 2, by 4 workers instead of 2, by one."""
+    works = {kind: (loaded, folder, kind, flat, 1, 5) for kind, flat in FLAT.items()}
+    alone = {kind: (loaded, folder, kind, flat, 2, 5) for kind, flat in FLAT.items()}
+    return {"2 x 4": on_eight_later, "4 x 1": on_new_ranks(4, works), "1 x 2": on_new_ranks(2, alone)}
+
+
+@pytest.fixture(scope="module")
+def on_eight_later(on_four, folder):
+    return on_new_ranks(8, {kind: (loaded, folder, kind, flat, 4, 5) for kind, flat in FLAT.items()})

@@ -109,6 +109,7 @@ class _Compressed(Checkpointed):
             self._start_buffers(init == "broadcast" and resume is None)
         self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
+        self._mark_state()
         self._notices.start(self._worker, words)
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
 

@@ -45,6 +45,9 @@ fn train(
     Ok((x, worker))
 }
 
+/// What a shard ends with.
+type End = Result<(Vec<f32>, Worker)>;
+
 type Change<'a> = &'a (dyn Fn(&Worker, &mut [f32], &mut f32) + Sync);
 
 /// The ends of all shards of all replicas: `[replica][shard]`.
@@ -55,7 +58,7 @@ fn ends(deadline: Duration) -> Vec<Vec<(Thread, Thread)>> {
 }
 
 /// What every shard of every replica ends with: `[replica][shard]`.
-fn in_shards(config: &Config, cut: usize, change: Change<'_>) -> Vec<Vec<Result<(Vec<f32>, Worker)>>> {
+fn in_shards(config: &Config, cut: usize, change: Change<'_>) -> Vec<Vec<End>> {
     std::thread::scope(|scope| {
         let start = |(shard, (across, inside)): (usize, (Thread, Thread))| {
             scope.spawn(move || {
@@ -78,7 +81,7 @@ fn in_one_piece(config: &Config, change: Change<'_>) -> Vec<(Vec<f32>, Worker)> 
     threads::run(REPLICAS, work).into_iter().map(|end| end.unwrap()).collect()
 }
 
-fn put_together(shards: Vec<Result<(Vec<f32>, Worker)>>) -> Vec<f32> {
+fn put_together(shards: Vec<End>) -> Vec<f32> {
     shards.into_iter().flat_map(|end| end.unwrap().0).collect()
 }
 

@@ -10,7 +10,12 @@ use thinwire::Error;
 
 pub fn to_python(error: Error) -> PyErr {
     let text = error.to_string();
+    raised(error, text)
+}
+
+fn raised(error: Error, text: String) -> PyErr {
     match error {
+        Error::Shards(error) => raised(*error, text),
         Error::Config { .. } | Error::ConfigSyntax(_) | Error::Length { .. } => PyValueError::new_err(text),
         Error::Disagreement { field, .. } if field.contains("digest") && !field.contains("to start from") => {
             PyValueError::new_err(format!(

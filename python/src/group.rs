@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use thinwire::{Collective, Solo, threads};
+use thinwire::{Collective, Sharded, Solo, threads};
 
 /// How often a waiting worker listens for Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -87,6 +87,19 @@ fn hear_signals(failure: &Failure) -> thinwire::Result<()> {
 #[pyfunction]
 pub fn solo() -> Group {
     Group::new(Solo, Failure::default())
+}
+
+/// The end of a worker whose replica is held in shards: `across` is the wire to its counterparts in the other replicas, None if there is
+/// one replica, `inside` the wire to the shards of its own. Both are a `thinwire._wire.Wire`.
+#[pyfunction]
+pub fn sharded_group(across: Option<&Bound<'_, PyAny>>, inside: &Bound<'_, PyAny>, deadline: f64) -> PyResult<Group> {
+    let (failure, deadline) = (Failure::default(), seconds(deadline)?);
+    let across: Box<dyn Collective> = match across {
+        Some(wire) => Box::new(Wire::new(wire, deadline, failure.clone())?),
+        None => Box::new(Solo),
+    };
+    let inside = Box::new(Wire::new(inside, deadline, failure.clone())?);
+    Ok(Group::new(Sharded::new(across, inside), failure))
 }
 
 /// The end of a group whose messages go through `wire`, a `thinwire._wire.Wire`.

@@ -22,7 +22,7 @@ mod _thinwire {
     #[pymodule_export]
     use crate::config::{rates, resolve};
     #[pymodule_export]
-    use crate::group::{Group, local_group, solo, wire_group};
+    use crate::group::{Group, local_group, sharded_group, solo, wire_group};
     #[pymodule_export]
     use crate::mean::Mean;
     #[pymodule_export]

@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyInt};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::inside::machine::Groups;
-use thinwire::inside::state::{Entry, Slot};
+use thinwire::inside::state::{Entry, Share, Slot};
 use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 
 /// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
@@ -187,6 +187,36 @@ impl Worker {
         self.with(py, None, |worker| worker.gather(&note))
     }
 
+    /// Every shard's `note`, in their order; this one alone where the replica is in one piece.
+    fn gather_inside(&self, py: Python<'_>, note: Vec<u8>) -> PyResult<Vec<Vec<u8>>> {
+        self.with(py, None, |worker| worker.gather_inside(&note))
+    }
+
+    /// How workers share each entry of the state, by name: "same", "own", "progress" for its own local steps, or "cut" and where this worker's part starts.
+    fn _state_shares(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, usize)>> {
+        self.with(py, None, |worker| {
+            let described = |entry: Entry<'_>| {
+                let (how, start) = match entry.share {
+                    Share::Same => ("same", 0),
+                    Share::Mean | Share::Residual => ("own", 0),
+                    Share::Progress => ("progress", 0),
+                    Share::Cut(range) => ("cut", range.start),
+                };
+                (entry.name.to_owned(), how, start)
+            };
+            Ok(worker.whole_state()?.into_iter().map(described).collect())
+        })
+    }
+
+    /// Goes on from the state in `from`, put together from those of another number of workers, and the `params` they had in common, which
+    /// are written to; all workers together.
+    fn _regroup_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut params = writeable::<f32>(params, "params")?;
+        self.check_length("params", &params)?;
+        let found = self.found(from, self._state_layout(py)?)?;
+        self.with(py, None, |worker| worker.regroup(params.slice_mut(), |entries| pour(&found, entries)))
+    }
+
     /// The state: names, types ("f4", "f8", or "word") and lengths.
     fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
         self.layout(py, thinwire::Worker::whole_state)
@@ -227,6 +257,11 @@ impl Worker {
         self.check_length("params", &params)?;
         let found = self.found(from, self.layout(py, thinwire::Worker::state_of_one)?)?;
         self.with(py, None, |worker| worker.adopt(params.slice_mut(), |entries| pour(&found, entries)))
+    }
+
+    /// Refuses the configuration of a state that this worker could not go on from.
+    fn _check_configuration(&self, config: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.check_config(config)
     }
 
     /// Refuses a state that `_restore_state` would refuse, as far as a worker that may not have met the others can tell.

@@ -16,7 +16,9 @@ PATIENCE = 120  # seconds before a test that hangs is a test that fails
 
 _processes = multiprocessing.get_context("forkserver")
 # PyTorch loads its compiler with the first optimizer of a process, which takes seconds.
-_processes.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "thinwire.optim", "thinwire._wire"])
+_processes.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "thinwire.optim", "thinwire._wire"]
+)
 _stores = []  # for as long as the ranks that use them
 _pool = []
 

@@ -15,7 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from . import _frameworks, _rates, _states
+from . import _frameworks, _parts, _rates, _states
+from ._parts import Parts
 from ._replica import Replica
 
 log = logging.getLogger("thinwire")
@@ -27,6 +28,7 @@ class Checkpointed(Replica):
     """An optimizer that is saved and gone on from."""
 
     _fixed: list[dict[str, Any]]  # of each param group, what it keeps for good
+    _built: bool
 
     from_rank0 = False  # whether load_state_dict() may do with rank 0's state alone; set it on the optimizer
 
@@ -40,6 +42,7 @@ class Checkpointed(Replica):
         ``resume=dir`` at construction goes on from it, also with another number of ranks, with the learning rates of now. A scheduler
         has a state of its own, which is not in it.
         """
+        dir = dir if self._sharding is None else self._sharding.folder(dir)
         with self._training():
             self._worker.save(os.fspath(dir), self._flat.vector)
         _rates.save(dir, self._worker.steps, self._worker.rank, self.param_groups)
@@ -56,11 +59,8 @@ class Checkpointed(Replica):
         RuntimeError
             If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
         """
-        if _frameworks.is_asked_by(CHECKPOINT_HELPERS):
-            raise RuntimeError(
-                "get_optimizer_state_dict would lose moments and residues: it keeps only what torch.optim.AdamW has. Accepted: "
-                "optimizer.state_dict() on every rank (torch.distributed.checkpoint.save takes it), or optimizer.save(dir)"
-            )
+        if self._sharding is not None or _frameworks.is_asked_by(CHECKPOINT_HELPERS):
+            return self._state_in_parts()
         state = super().state_dict()
         state["state"] = {}
         state[_states.MINE] = {self._place(): self._state_of_mine()}
@@ -70,6 +70,78 @@ class Checkpointed(Replica):
         elif self._worker.rank == 0 and self._worker.size > 1 and (remedy := _frameworks.saving()):
             log.warning("this checkpoint has the optimizer state of rank 0 alone, and training cannot resume from it: %s", remedy)
         return state
+
+    def _state_in_parts(self) -> dict[str, Any]:
+        """The state cut by parameter, as ``torch.distributed.checkpoint`` and its helpers want it."""
+        mine = self._state_of_mine()
+        states = self._parts().of(mine["values"], mine["params"])
+        state = super().state_dict()
+        numbers = {id(param): number for number, param in enumerate(p for group in self.param_groups for p in group["params"])}
+        state["state"] = {numbers[id(param)]: part for param, part in zip(self._flat.params, states, strict=True)}
+        state["param_groups"][0][_parts.NUMBERS] = _parts.configuration(self._worker.config)
+        return state
+
+    def _parts(self) -> Parts:
+        return Parts(self._worker, self._flat.params, self._sharding)
+
+    def _load_parts(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a state that is cut by parameter, of any number of ranks and any sharding. All ranks together."""
+        before, parts = super().state_dict(), self._parts()
+        states, problem = _attempt(lambda: self._states_in(state_dict, parts))
+        try:
+            self._raise_everywhere(problem)
+            regrouped = parts.is_regrouped(states["of"])
+            values, params = parts.values(states["of"], self._wire)
+            with torch.no_grad():
+                if params is None:
+                    self._flat.take_params()
+                else:
+                    self._flat.values.copy_(params)
+            if regrouped:
+                self._worker._regroup_state(values, self._flat.values)
+            else:
+                self._worker._restore_state(values)
+        except BaseException:
+            super().load_state_dict(before)  # what is refused has changed nothing
+            raise
+        finally:
+            self._mark_state()
+        self._gathered = None
+        with torch.no_grad():
+            self._flat.give_params()
+        if regrouped and self._worker.rank == 0:
+            log.info("the state is of other workers: the mean of their residuals and local steps is kept, spread over %d", self._worker.size)
+
+    def _states_in(self, state_dict: dict[str, Any], parts: Parts) -> dict[str, Any]:
+        """The state of each trained parameter, if this rank could go on from it; the parameter groups are taken over."""
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        keys = [key for group in groups for key in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        if len(keys) != len(params):
+            raise ValueError(f"it is of {len(keys)} parameters, the optimizer has {len(params)}")
+        by_param = {id(param): state_dict["state"].get(key) for key, param in zip(keys, params, strict=True)}
+        states = [by_param[id(param)] for param in self._flat.params]
+        if None in states:
+            raise ValueError(f"the state has nothing of parameter {states.index(None)}")
+        parts.check(states)
+        saved = [group.pop(_parts.NUMBERS, None) for group in groups][0]
+        super().load_state_dict({"state": {}, "param_groups": groups})
+        self._check_fixed()
+        if saved is not None:
+            config = _parts.comparable(saved, self._worker.config)
+            with self._hint_about_schedules({"config": config}):
+                self._worker._check_configuration(config)
+        return {"of": states}
+
+    def _raise_everywhere(self, problem: Exception | None) -> None:
+        """Raises `problem`, or what another rank has, on all ranks of all replicas."""
+        text = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        across = next((note for note in self._worker.gather(text.encode()) if note), b"")
+        found = next((note for note in self._worker.gather_inside(across) if note), b"")
+        if problem is not None:
+            raise problem
+        if found:
+            raise ValueError(f"another rank cannot go on from its state, so none does: {found.decode()}")
 
     def _state_of_mine(self) -> dict[str, Any]:
         types = {"f4": torch.float32, "f8": torch.float64}
@@ -86,6 +158,11 @@ class Checkpointed(Replica):
         As in ``torch.distributed.optim.ZeroRedundancyOptimizer``. Rank 0 keeps what the others' states have of their own, right after
         a sync little more than their residuals, until the next step.
         """
+        if self._sharding is not None:
+            raise RuntimeError(
+                "consolidate_state_dict() of a sharded model: no rank could hold it. Accepted: torch.distributed.checkpoint, with "
+                "get_optimizer_state_dict (docs/fsdp.md), or optimizer.save(dir)"
+            )
         self._gathered = None
         if self._wire is not None:
             away = self._own is None and not self._models_are_consensus and not self._worker.is_synced
@@ -111,6 +188,8 @@ class Checkpointed(Replica):
             If it holds no state of this rank among as many, or one of another configuration. If one rank refuses its state, none loads.
         """
         self._check_own("load_state_dict()")
+        if _states.MINE not in state_dict and _in_parts(state_dict):
+            return self._load_parts(state_dict)
         before = super().state_dict()
         own, problem = _attempt(lambda: self._mine_of(state_dict))
         first, of_first = _attempt(lambda: self._first_of(state_dict)) if self.from_rank0 else ({}, None)
@@ -206,8 +285,12 @@ class Checkpointed(Replica):
             raise ValueError(f"it is of {params.numel()} parameters, the model has {self._flat.values.numel()}")
 
     def _mark_state(self) -> None:
-        """An optimizer without any state gets a step of ``torch.distributed.checkpoint``'s own, to make some."""
-        cast(dict[Any, Any], self.state)["thinwire"] = {"in": 'state_dict()["thinwire"]'}
+        """An optimizer without any state gets a step of ``torch.distributed.checkpoint``'s own, to make some; and of a flattened one it
+        takes back only the names that it finds here. The values are the engine's, and in :meth:`state_dict`."""
+        state = cast(dict[Any, Any], self.state)
+        state["thinwire"] = {"in": 'state_dict()["thinwire"]'}
+        for param, names in zip(self._flat.params, self._parts().names(), strict=True) if self._built else ():
+            state[param] = dict.fromkeys(names, "in state_dict()")
 
     def _place(self) -> str:
         return _states.place(self._worker.rank, self._worker.size)
@@ -235,6 +318,12 @@ def _worst(which: str, mine: Exception | None, told: list[dict[str, Any]]) -> Ex
     """This rank's problem, or the first that another has told."""
     worker, words = next((worker, theirs[which]) for worker, theirs in enumerate(told) if theirs[which])
     return mine or ValueError(f"worker {worker} could not load its state, so none has: {words}")
+
+
+def _in_parts(state_dict: dict[str, Any]) -> bool:
+    """Whether a state is cut by parameter."""
+    states = state_dict.get("state", {})
+    return any(isinstance(state, dict) and _parts.NUMBERS in state for state in states.values())
 
 
 def _check_is_ours(state_dict: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -21,7 +22,8 @@ log = logging.getLogger("thinwire")
 ADVICE = (
     "these parameters are in a DistributedDataParallel, which averages gradients that this optimizer averages too: train the bare module "
     "(the one inside, and no DDP), keep every forward and backward() inside ddp.no_sync(), or give the wrapper PyTorch's noop_hook "
-    "(torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks)"
+    "(torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks). DDP inside a host and this optimizer across hosts is another thing: give "
+    "each a process group of its own"
 )
 
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -67,9 +69,11 @@ class _Watch:
 
 
 class Wrappers:
-    """The DDP modules around `params`, whenever they were made. A step is refused if one of them has averaged a gradient of it."""
+    """The DDP modules around `params`, whenever they were made. A step is refused if one of them has averaged a gradient of it over ranks
+    that are `across`, where the optimizer averages."""
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], across: Sequence[int] = ()) -> None:
+        self._across = set(across)
         self._params = {id(param) for param in params}
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watches: list[_Watch] = []
@@ -84,6 +88,8 @@ class Wrappers:
     def _watch(self, wrapper: Any, averaged: bool) -> bool:
         """Whether `wrapper` is one of ours."""
         self._seen.add(wrapper)
+        if self._is_inside(wrapper):
+            return False
         ours = [param for param in wrapper.module.parameters() if id(param) in self._params]
         if ours:
             watch = _Watch(averaged)
@@ -91,6 +97,12 @@ class Wrappers:
             self._hooks.append(wrapper.register_forward_pre_hook(watch.forward))
             self._hooks.extend(param.register_post_accumulate_grad_hook(watch.arrived) for param in ours)
         return bool(ours)
+
+    def _is_inside(self, wrapper: Any) -> bool:
+        """Whether `wrapper` averages among ranks none of which the optimizer averages over: inside a host, say, and that across."""
+        if not self._across:
+            return False
+        return len(self._across & set(dist.get_process_group_ranks(wrapper.process_group))) == 1
 
     def check_step(self) -> None:
         """Raises if gradients were averaged already."""

@@ -3,7 +3,8 @@
 A float32 parameter in the host's memory becomes a part of it: nothing is copied at a step. Its storage ends where the parameter does, so
 that whoever saves a part of the model writes that part. Its gradient is read where backward has put it, unless it lies there in a form
 that the engine does not read. A parameter of another type, or on another device, keeps its own memory, and its gradient is copied (see
-``_mirror.py``). So does one that other processes share.
+``_mirror.py``). So does one that other processes share, and a shard, whose storage FSDP holds: its values are copied at a step, its
+gradient is read where it lies.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 
 from ._hooks import leave_with
-from ._listing import sharded_by
+from ._listing import REMEDY_LATER, sharded_by
 from ._mirror import Mirror, cut, dense
+from ._sharded import Sharding, is_dtensor, local
+from ._sharded import check as check_sharding
 from ._thinwire import Vector, _all_finite
 
 HUGE = 2 << 20  # bytes of a huge page
@@ -34,15 +37,16 @@ class Gradients(NamedTuple):
 
 
 class Flat:
-    def __init__(self, params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
-        check(params, names)
+    def __init__(self, params: Sequence[Tensor], names: Sequence[str | None] = (), sharding: Sharding | None = None) -> None:
+        check(params, names, sharding)
         self.params = list(params)
-        self.lengths = [param.numel() for param in params]
+        self.lengths = [local(param).numel() for param in params]
         apart = [param.dtype is not torch.float32 or param.device.type != "cpu" for param in params]
         # Copies from and to a device want pinned memory.
         pinned = any(param.device.type != "cpu" for param in params)
         self.values = _zeros(sum(self.lengths), pinned)
         self._views: list[tuple[Tensor, Tensor]] = []
+        self._shards: list[tuple[Tensor, Tensor]] = []
         # Of each gradient: the tensor, its address and its version when it was seen to be finite.
         self._seen: list[tuple[weakref.ref[Tensor], int, int] | None] = [None] * len(self.params)
         # The host's copy of each gradient, for parameters that are apart.
@@ -50,8 +54,10 @@ class Flat:
         self._mirror = None
         with torch.no_grad():
             for param, is_apart, view in zip(self.params, apart, cut(self.values, params), strict=True):
-                view.copy_(param)
-                if not is_apart:
+                view.copy_(local(param))
+                if not is_apart and is_dtensor(param):
+                    self._shards.append((param, view))
+                elif not is_apart:
                     self._adopt(param, view)
                     self._views.append((param, view))
         start = self.values.data_ptr()
@@ -72,7 +78,7 @@ class Flat:
         hooks = [
             param.register_post_accumulate_grad_hook(_Look(self, index))  # type: ignore[no-untyped-call]
             for index, param in enumerate(self.params)
-            if self._copies[index] is None and param.is_leaf
+            if self._copies[index] is None and param.is_leaf and not is_dtensor(param)
         ]
         leave_with(self, hooks)
 
@@ -94,8 +100,7 @@ class Flat:
             if param.data_ptr() != address and view.numel():  # it was given other memory: its values count
                 if (by := sharded_by(param)) is not None:
                     raise RuntimeError(
-                        f"a parameter became a shard ({by}) after the optimizer was built. Sharded parameters are not supported: train "
-                        "whole replicas, without FSDP"
+                        f"a parameter became a shard ({by}) after the optimizer was built. {REMEDY_LATER}"
                     )
                 if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
                     raise RuntimeError(
@@ -104,6 +109,10 @@ class Flat:
                     )
                 view.copy_(param)
                 self._adopt(param, view)
+        for param, view in self._shards:
+            if local(param).shape != view.shape:
+                raise RuntimeError("a parameter was sharded otherwise after the optimizer was built; build the optimizer after that")
+            view.copy_(local(param))
         if self._mirror is not None:
             self._mirror.take_params()
 
@@ -129,7 +138,7 @@ class Flat:
         """A gradient as the engine can read it while it writes the parameters, and where: a copy, if need be."""
         if copy is not None:
             return (copy if scale == 1.0 else copy.div_(scale)), copy.data_ptr()
-        grad = param.grad
+        param, grad = local(param), local(param.grad)
         assert grad is not None
         address = self._address(grad)
         if address == 0 or scale != 1.0:
@@ -158,6 +167,8 @@ class Flat:
         """Hands the vector's values to the parameters that have memory of their own."""
         if self._mirror is not None:
             self._mirror.give_params()
+        for param, view in self._shards:
+            local(param).copy_(view)
         for (param, view), address in zip(self._views, self._addresses, strict=True):
             if param.data_ptr() != address and view.numel():
                 param.data.copy_(view)
@@ -180,17 +191,16 @@ class _Look:
         flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
 
 
-def check(params: Sequence[Tensor], names: Sequence[str | None] = ()) -> None:
+def check(params: Sequence[Tensor], names: Sequence[str | None] = (), sharding: Sharding | None = None) -> None:
     """Refuses parameters that cannot be a part of the vector, by their names where those are known."""
     seen: dict[int, int] = {}
     labels = [f"parameter {index}" for index in range(len(params))]
     labels[: len(names)] = [f"{label} ({name})" if name else label for label, name in zip(labels, names, strict=False)]
     for index, (param, label) in enumerate(zip(params, labels, strict=True)):
-        if (by := sharded_by(param)) is not None:
-            raise ValueError(
-                f"{label} is a shard ({by}); accepted: whole replicas on every rank. Build the model without FSDP or tensor "
-                "parallelism, or train it with torch.optim.AdamW"
-            )
+        check_sharding(param, label, sharding)
+        if sharding is None and (by := sharded_by(param)) is not None:
+            raise ValueError(f"{label} is a shard ({by}); accepted: whole parameters, or the shards of FSDP2 (fully_shard, docs/fsdp.md)")
+        param = local(param)
         if param.dtype not in TYPES:
             raise ValueError(f"{label} is {param.dtype}; accepted: float32, bfloat16, float16")
         if param.is_meta:

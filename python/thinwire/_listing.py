@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+REMEDY_LATER = "Shard the model by fully_shard (FSDP2) first, and build the optimizer after that (docs/fsdp.md)"
 REMEDY = "give the optimizer of every rank the same parameters in the same order"
 
 
@@ -31,6 +32,10 @@ class Listing(NamedTuple):
     @staticmethod
     def of(params: Sequence[Tensor], given: list[str] | None, found: Sequence[str | None]) -> Listing:
         return Listing(given, _relative(found), [list(param.shape) for param in params], [str(param.dtype) for param in params])
+
+    def of_shards(self, shapes: list[list[int]], shard: str) -> Listing:
+        """The same of this rank's shards, which must be those of its counterparts."""
+        return self._replace(shapes=shapes, types=[f"{kind} {shard}" for kind in self.types])
 
     def to_bytes(self) -> bytes:
         return zlib.compress(json.dumps(self).encode())  # all ranks have theirs at one store
@@ -65,8 +70,8 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def disagreement(mine: Listing, worker: int, theirs: Listing, other: int) -> str | None:
-    """What is wrong if `worker` has `mine` and worker `other` has `theirs`."""
+def disagreement(mine: Listing, worker: str, theirs: Listing, other: str) -> str | None:
+    """What is wrong if `worker` has `mine` and `other` has `theirs`."""
     number = mine.difference(theirs)
     if number is None:
         return None
@@ -74,7 +79,7 @@ def disagreement(mine: Listing, worker: int, theirs: Listing, other: int) -> str
     if len(mine.shapes) != len(theirs.shapes):
         counts = f" ({len(mine.shapes)} and {len(theirs.shapes)} trained parameters)"
     return (
-        f"parameter {number}: worker {worker} has {mine.describe(number)}, worker {other} has {theirs.describe(number)}{counts}; {REMEDY}"
+        f"parameter {number}: {worker} has {mine.describe(number)}, {other} has {theirs.describe(number)}{counts}; {REMEDY}"
     )
 
 

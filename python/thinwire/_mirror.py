@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ._sharded import local
+
 BUCKET = 1 << 24  # bytes of float32 in a bucket, if no single parameter has more
 
 
@@ -46,7 +48,7 @@ class Mirror:
         """Gradients to the host; zeros where a parameter has none."""
         for bucket in self.buckets:
             there = self._room(bucket, self._grads)
-            filled = [(part, param.grad) for part, param in zip(cut(there, bucket.params), bucket.params, strict=True)]
+            filled = [(part, local(param.grad)) for part, param in zip(cut(there, bucket.params), bucket.params, strict=True)]
             for part, grad in filled:
                 if grad is None:
                     part.zero_()
@@ -60,7 +62,7 @@ class Mirror:
         """The master's values to the parameters."""
         for bucket in self.buckets:
             there = self._to_device(bucket, self._values)
-            torch._foreach_copy_(bucket.params, cut(there, bucket.params))
+            torch._foreach_copy_([local(param) for param in bucket.params], cut(there, bucket.params))
         self._wait()  # the vector may be written to again
 
     def take_params(self) -> None:
@@ -68,7 +70,7 @@ class Mirror:
         for bucket in self.buckets:
             there = self._to_device(bucket, self._values)
             changed = False
-            for part, param in zip(cut(there, bucket.params), bucket.params, strict=True):
+            for part, param in zip(cut(there, bucket.params), map(local, bucket.params), strict=True):
                 given = part.to(param.dtype)
                 if not torch.equal(given, param):
                     part.copy_(torch.where(given == param, part, param.to(part.dtype)))
@@ -112,10 +114,10 @@ def dense(grad: Tensor) -> Tensor:
 
 
 def cut(vector: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """`vector` in the shapes of `params`."""
+    """`vector` in the shapes of this rank's `params`."""
     parts: list[Tensor] = []
     start = 0
-    for param in params:
+    for param in map(local, params):
         parts.append(vector[start : start + param.numel()].view(param.shape))
         start += param.numel()
     return parts
@@ -125,7 +127,7 @@ def _buckets(params: Sequence[Tensor], apart: Sequence[bool]) -> list[Bucket]:
     buckets: list[Bucket] = []
     start = 0
     for param, is_apart in zip(params, apart, strict=True):
-        stop = start + param.numel()
+        stop = start + local(param).numel()
         if is_apart:
             last = buckets[-1] if buckets else None
             if last is None or last.device != param.device or last.stop != start or 4 * (stop - last.start) > BUCKET:

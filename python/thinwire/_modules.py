@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ._listing import sharded_by
+from ._listing import REMEDY_LATER, sharded_by
 
 log = logging.getLogger("thinwire")
 
@@ -60,7 +60,7 @@ class Modules:
             if by is not None:
                 raise RuntimeError(
                     f"parameter {number} ({self.names[number]}) was replaced by a shard ({by}) after the optimizer was built, and "
-                    "the optimizer would train the old one. Sharded parameters are not supported: train whole replicas, without FSDP"
+                    f"the optimizer would train the old one. {REMEDY_LATER}"
                 )
             if not self._warned:
                 self._warned = True

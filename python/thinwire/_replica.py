@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ._buffers import Buffers
 from ._flat import Flat
+from ._sharded import Sharding
 from ._worker import Worker
 
 
@@ -25,7 +26,9 @@ class Replica(Optimizer):
     _flat: Flat
     _worker: Worker
     _wire: Any  # None for one worker alone
+    _inside_wire: Any = None  # to the other shards of this replica; None where it is in one piece
     _buffers: Buffers | None
+    _sharding: Sharding | None = None
 
     _own: Tensor | None = None  # this rank's parameters, while others take their place
     _own_buffers: list[Tensor] | None = None  # its buffers, likewise
@@ -44,9 +47,14 @@ class Replica(Optimizer):
         self._agree_on_buffers()
 
     def _agree_on_buffers(self) -> None:
-        if self._buffers is not None and self._wire is not None:
+        if self._buffers is not None and self._wires():
             self._buffers.check(self._worker.gather(self._buffers.note()))
-            self._buffers.agree(self._wire)
+            for wire in self._wires():
+                self._buffers.agree(wire)
+
+    def _wires(self) -> list[Any]:
+        """Across replicas and inside this one: the mean over both, one after the other, is the mean of all."""
+        return [wire for wire in (self._wire, self._inside_wire) if wire is not None]
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -62,7 +70,7 @@ class Replica(Optimizer):
         """
         self._inside += 1
         try:
-            if self._inside > 1 or self._wire is None:
+            if self._inside > 1 or not self._wires():
                 yield
                 return
             with self._equal_parameters(), self._equal_buffers():
@@ -79,7 +87,8 @@ class Replica(Optimizer):
             self._flat.take_params()
             self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
             mean = self._flat.values.clone()
-            self._wire.mean(mean)
+            if self._wire is not None:
+                self._wire.mean(mean)
             self._own = self._flat.values.clone()
             self._flat.values.copy_(mean)
             self._flat.give_params()

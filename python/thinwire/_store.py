@@ -26,6 +26,24 @@ GLANCE = 0.05  # seconds between two looks around
 ANSWER = 1.0  # seconds for the store to answer
 
 
+class Circle(NamedTuple):
+    """Who meets: the workers of a group, or other ranks by their numbers."""
+
+    name: str
+    rank: int
+    size: int
+    ranks: list[int] | None = None
+
+    @staticmethod
+    def of(group: Any) -> Circle:
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        # With its size, for a store may outlive the groups of one name.
+        return Circle(f"{cast(Any, dist.group.WORLD if group is None else group).group_name}/{size}", rank, size)
+
+    def label(self, member: int) -> str:
+        return f"worker {member}" if self.ranks is None else f"rank {self.ranks[member]}"
+
+
 class Met(NamedTuple):
     """What the workers have after a meeting."""
 
@@ -35,7 +53,7 @@ class Met(NamedTuple):
 
 
 class Meeting:
-    """The workers of `group` before they are connected. Each writes to the store that it has come, and waits until all have.
+    """The workers of `circle` before they are connected. Each writes to the store that it has come, and waits until all have.
 
     Gloo would wait too, but would not say for whom, and would not hear Ctrl-C. How a meeting ends is written down once, and counts for
     all: that they met, or why not, which who comes too late learns at once. Then all may try again. A worker with a `problem` comes to
@@ -45,10 +63,9 @@ class Meeting:
     MET = "met"
     FAILURES: dict[str, type[Exception]] = {"absent": TimeoutError, "left": ConnectionError, "refused": ValueError}
 
-    def __init__(self, group: Any, deadline: float, problem: str | None = None, listing: bytes = b"") -> None:
-        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
-        # With its size, for a store may outlive the groups of one name.
-        self._name = f"{cast(Any, dist.group.WORLD if group is None else group).group_name}/{self._size}"
+    def __init__(self, circle: Circle, deadline: float, problem: str | None = None, listing: bytes = b"") -> None:
+        self._circle = circle
+        self._rank, self._size, self._name = circle.rank, circle.size, circle.name
         self._deadline, self._problem, self._listing = deadline, problem, listing
         self._give_up = time.monotonic() + deadline
         self._number = 0  # of the meeting; none yet
@@ -87,7 +104,7 @@ class Meeting:
         self._store = _part(f"{self._name}/meetings")
         self._number = self._store.add(f"come/{self._rank}", 1)  # all workers come to all meetings, so they count alike
         if self._problem is not None:
-            self._settle(f"refused worker {self._rank} did not build its optimizer: {self._problem}")
+            self._settle(f"refused {self._circle.label(self._rank)} did not build its optimizer: {self._problem}")
         self._store.set(f"host/{self._number}/{self._rank}", os.environ.get(HOST) or socket.gethostname())
         self._store.set(f"listing/{self._number}/{self._rank}", self._listing)
         self._store.set(f"digest/{self._number}/{self._rank}", digest(self._listing))
@@ -95,7 +112,7 @@ class Meeting:
 
     def _leave(self) -> None:
         if self._number:
-            self._settle(f"left worker {self._rank} left while the ranks met")
+            self._settle(f"left {self._circle.label(self._rank)} left while the ranks met")
 
     def _look(self) -> str | None:
         """How the meeting has ended; None if some are still to come."""
@@ -121,7 +138,7 @@ class Meeting:
         for worker in range(1, self._size):
             if digests[worker] != digests[0]:
                 first, other = (Listing.from_bytes(self._store.get(f"listing/{self._number}/{who}")) for who in (0, worker))
-                problem = disagreement(first, 0, other, worker)
+                problem = disagreement(first, self._circle.label(0), other, self._circle.label(worker))
                 if problem is not None:
                     return f"refused {problem}"
         return self.MET
@@ -135,7 +152,8 @@ class Meeting:
 
     def _reason(self) -> str:
         absent = [worker for worker in range(self._size) if self._store.add(f"come/{worker}", 0) < self._number]
-        who = ("worker " if len(absent) == 1 else "workers ") + ", ".join(map(str, absent))
+        numbers = absent if self._circle.ranks is None else [self._circle.ranks[worker] for worker in absent]
+        who = f"{self._circle.label(0).split()[0]}{'s' * (len(absent) > 1)} {', '.join(map(str, numbers))}"
         return f"absent not all {self._size} ranks built their optimizer within {self._deadline:g} s: {who} did not come"
 
     def _settle(self, end: str) -> str:
@@ -149,10 +167,10 @@ def _part(name: str) -> Any:
     return dist.distributed_c10d.PrefixStore(f"thinwire/{name}", store.clone() if hasattr(store, "clone") else store)
 
 
-def tell(group: Any, problem: str, seconds: float) -> None:
-    """Has the other workers of `group` raise that this one does not come, and why; they have so long to come and hear it."""
+def tell(circle: Circle, problem: str, seconds: float) -> None:
+    """Has the other workers of `circle` raise that this one does not come, and why; they have so long to come and hear it."""
     with suppress(ValueError):
-        Meeting(group, seconds, problem).hold()
+        Meeting(circle, seconds, problem).hold()
 
 
 class Board:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._store import GLANCE, Board, Meeting
+from ._store import GLANCE, Board, Circle, Meeting
 
 STORE_GLANCE = 0.25  # seconds between two looks at the store
 PATIENCE = 1.0  # seconds after which a worker writes down whom it waits for
@@ -44,7 +44,7 @@ class Wire:
     def __init__(self, group: Any, deadline: float, listing: bytes = b"") -> None:
         self.deadline = deadline
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        met = Meeting(group, deadline, listing=listing).hold()
+        met = Meeting(Circle.of(group), deadline, listing=listing).hold()
         self.hosts = [met.hosts.index(host) for host in met.hosts]
         self._name = met.name
         _left.pop(self._name, None)

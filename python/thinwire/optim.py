@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import _rates, _schedule, _thinwire, _words
+from . import _rates, _schedule, _sharded, _thinwire, _words
 from ._buffers import Buffers, Rule
 from ._checkpoint import Checkpointed, fixed
 from ._ddp import Wrappers
@@ -26,6 +26,7 @@ from ._listing import Listing
 from ._modules import Modules, given_names
 from ._notices import Notices
 from ._schedule import Course
+from ._store import Meeting
 from ._worker import Worker
 
 if TYPE_CHECKING:
@@ -80,26 +81,35 @@ class _Compressed(Checkpointed):
         buffer_sync: Rule = "mean",
         **config: Any,
     ) -> None:
+        self._sharding = None
         try:
+            process_group = _sharded.as_group(process_group)
+            params = _sharded.listed(params)
+            self._process_group = process_group
+            self._sharding = _sharded.found(params, process_group)
             _words.check_folder(resume)
+            if self._sharding is not None and resume is not None:
+                self._sharding.check_folder(resume)
+                resume = self._sharding.folder(resume)
             self._buffers = None if buffers is None else Buffers(buffers, buffer_sync)
             config, self._course = _schedule.take(config, schedule, steps)
             words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
         except Exception as error:
-            _tell_others(process_group, error)
+            _tell_others(process_group, self._sharding, error)
             raise
-        self._process_group, self._deadline, self._length = process_group, deadline, steps
-        self._wire = _connect(process_group, deadline, self._listing)
+        self._deadline, self._length = deadline, steps
+        self._connect()
         if not _in_a_crowd():  # there the engine looks itself, at every step
             self._flat.look_at_gradients()
         if resume is not None and "learning_rate" not in words and (table := _schedule.saved_in(resume)) is not None:
             words["learning_rate"] = table
             self._off_schedule = True  # it may be the nearest table to something that is known no more
         self._work(self._meet(words, init, deadline, resume), words)
-        if self._wire is not None:
+        if self._wires():
             self._start_buffers(init == "broadcast" and resume is None)
         self._next_told = 1  # how many steps left out are the next to be told
         self._built = True
+        self._mark_state()
         self._notices.start(self._worker, words)
         log.info("%s of %d parameters, worker %d of %d", self._name, self._worker.parameters, self._worker.rank, self._worker.size)
 
@@ -113,7 +123,8 @@ class _Compressed(Checkpointed):
         if self._buffers is not None:
             self._buffers.check(self._worker.gather(self._buffers.note()))
             if broadcast:
-                self._buffers.agree(self._wire, "rank0")
+                for wire in self._wires():
+                    self._buffers.agree(wire, "rank0")
         elif (where := self._modules.running_statistics()) is not None:
             log.warning(
                 "%s has running statistics, which stay each rank's own: give the optimizer buffers=model, and sync() and consensus() make "
@@ -151,9 +162,9 @@ class _Compressed(Checkpointed):
         self._modules = Modules(flat)
         given = given_names(self.param_groups, flat)
         self._listing = Listing.of(flat, given, self._modules.names)
-        self._wrappers = Wrappers(flat)
+        self._wrappers = Wrappers(flat, _ranks(self._process_group))
         names = given or self._modules.names
-        self._flat = Flat(flat, names)
+        self._flat = Flat(flat, names, self._sharding)
         self._notices = Notices(self._flat.lengths, self._listing.shapes, names)
         self._fixed = [fixed(group) for group in self.param_groups]
         return words
@@ -168,13 +179,16 @@ class _Compressed(Checkpointed):
         words = {**config, "name": self._name, "betas": list(first["betas"]), "eps": first["eps"]}
         if len(self.param_groups) == 1:
             return {**words, "weight_decay": first["weight_decay"]}
-        lengths = [sum(param.numel() for param in trained) for trained in self._trained]
+        lengths = [sum(_sharded.local(param).numel() for param in trained) for trained in self._trained]
         decays = [group["weight_decay"] for group in self.param_groups]
         groups = [{"length": length, "weight_decay": decay} for length, decay in zip(lengths, decays, strict=True)]
         return {**words, "groups": groups}
 
     def _meet(self, words: dict[str, Any], init: str, deadline: float, resume: Any) -> Worker:
-        group = _thinwire.solo() if self._wire is None else _thinwire.wire_group(self._wire, deadline)
+        if self._inside_wire is not None:
+            group = _thinwire.sharded_group(self._wire, self._inside_wire, deadline)
+        else:
+            group = _thinwire.solo() if self._wire is None else _thinwire.wire_group(self._wire, deadline)
         if init == "broadcast" and self._wire is not None and resume is None:
             self._wire.broadcast(self._flat.values)
         if resume is not None:
@@ -191,6 +205,21 @@ class _Compressed(Checkpointed):
                 raise
         self._give()
         return worker
+
+    def _connect(self) -> None:
+        """Makes the wires to the other ranks, after all of them have met: to the counterparts across replicas, None for one worker alone,
+        and to the shards of this replica, None where it is in one piece."""
+        self._wire = self._inside_wire = None
+        has_others, sharding = _has_others(self._process_group), self._sharding
+        listing = self._listing
+        if sharding is not None and len(sharding.everyone) > 1:
+            Meeting(sharding.circle(), self._deadline, listing=listing.to_bytes()).hold()
+            shapes = [list(_sharded.local(param).shape) for param in self._flat.params]
+            listing = listing.of_shards(shapes, f"shard {sharding.index} of {sharding.size}")
+        if has_others:
+            self._wire = _wire(self._process_group, self._deadline, listing)
+        if sharding is not None and sharding.size > 1:
+            self._inside_wire = _wire(sharding.group, self._deadline, self._listing)
 
     @torch.no_grad()
     def _give(self) -> None:
@@ -336,14 +365,14 @@ class _Compressed(Checkpointed):
             _thinwire.resolve(words)
         except Exception as error:
             if not begun:
-                _tell_others(self._process_group, error)
+                _tell_others(self._process_group, self._sharding, error)
             raise
         if not begun:
             with torch.no_grad():
                 self._flat.take_params()  # what the program has changed since the optimizer was built
-            if self._wire is not None:
-                self._wire.close()  # the engine's worker has posted receives on it, and nobody can take those back
-            self._wire = _connect(self._process_group, self._deadline, self._listing)
+            for wire in self._wires():
+                wire.close()  # the engine's worker has posted receives on it, and nobody can take those back
+            self._connect()
             self._work(self._meet(words, "check", self._deadline, None), words)
             self._notices.start(self._worker, words)
         self._course, self._off_schedule = course, False
@@ -434,22 +463,25 @@ def _has_others(process_group: Any) -> bool:
     return True
 
 
-def _connect(process_group: Any, deadline: float, listing: Listing) -> Any:
-    """The wire to the other ranks; None for one worker alone."""
-    if not _has_others(process_group):
-        return None
+def _wire(process_group: Any, deadline: float, listing: Listing) -> Any:
     from ._wire import Wire
 
     return Wire(process_group, deadline, listing.to_bytes())
 
 
-def _tell_others(process_group: Any, error: Exception) -> None:
+def _ranks(process_group: Any) -> list[int]:
+    """The ranks of a group; nothing where there is none."""
+    return dist.get_process_group_ranks(process_group) if dist.is_available() and dist.is_initialized() else []
+
+
+def _tell_others(process_group: Any, sharding: _sharded.Sharding | None, error: Exception) -> None:
     """They would wait for this rank until the deadline."""
     try:
-        if _has_others(process_group):
-            from ._store import tell
+        if sharding is not None or _has_others(process_group):
+            from ._store import Circle, tell
 
-            tell(process_group, f"{type(error).__name__}: {error}", TELLING)
+            circle = Circle.of(process_group) if sharding is None else sharding.circle()
+            tell(circle, f"{type(error).__name__}: {error}", TELLING)
     except Exception:  # this rank's own error is the one to see
         log.debug("the other ranks could not be told", exc_info=True)
 
@@ -464,8 +496,10 @@ _ARGUMENTS = """
         The learning rate; any scheduler may change it, group by group, alike on all ranks.
     betas, eps, weight_decay
         As in ``torch.optim.AdamW``. They stay as they are.
-    process_group : ProcessGroup, optional
-        The ranks that train together; the default group without it. If ``torch.distributed`` is not initialised, one worker.
+    process_group : ProcessGroup or DeviceMesh, optional
+        The ranks that train together, or a device mesh of one dimension; the default group without it. If ``torch.distributed`` is not
+        initialised, one worker. Of a model that ``fully_shard`` has cut inside a replica, the ranks that hold the same shards in the
+        other replicas (docs/fsdp.md).
     init : {{"check", "broadcast"}}
         What to do about initial parameters that differ between ranks: raise ValueError, or take rank 0's.
     deadline : float

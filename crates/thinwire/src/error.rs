@@ -128,6 +128,10 @@ pub enum Error {
         problem: String,
     },
 
+    /// What the shards of one replica found when they agreed; the worker that it names is a shard, counted from 0.
+    #[error("among the shards of one replica: {0}")]
+    Shards(Box<Error>),
+
     /// The transport itself failed.
     #[error("{problem}")]
     Transport {

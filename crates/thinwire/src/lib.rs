@@ -71,7 +71,7 @@ pub use schedule::{LearningRate, Round};
 pub use state::{Entry, Share, Slot};
 #[cfg(feature = "mpi")]
 pub use transport::mpi;
-pub use transport::{Collective, Jump, Rounds, Seconds, Solo, Traffic, threads};
+pub use transport::{Collective, Jump, Rounds, Seconds, Sharded, Solo, Traffic, threads};
 pub use worker::Worker;
 
 /// The values that options take, beyond numbers and codecs.

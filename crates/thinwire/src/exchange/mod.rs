@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Step};
 use crate::schedule::Round;
 use crate::state::Entry;
-use crate::transport::{Collective, Metered};
+use crate::transport::{Collective, Metered, Shards};
 use coding::Way;
 use header::{Header, Operation};
 use layout::{Shape, Topology};
@@ -43,6 +43,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub struct Exchange {
     pub group: Metered,
     pub machine: Machine,
+    /// The others that hold a part of this worker's replica.
+    pub shards: Shards,
     shape: Shape,
     codings: Codings,
     /// Of everything all workers have in common so far.
@@ -61,6 +63,7 @@ impl Exchange {
         machine: impl Into<Machine>,
     ) -> Result<Exchange> {
         let mut machine = machine.into();
+        let shards = Shards::new(group.inside());
         group.reserve(codings.longest_message(), codings.under_way());
         let (up, down, precision) = match &codings.coarse {
             Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residual),
@@ -71,6 +74,7 @@ impl Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
             group: Metered::new(group),
             machine,
+            shards,
             shape,
             codings,
             digest: 0,

@@ -158,7 +158,8 @@ fn exact_step(pass: impl Pass, clip: Option<Clip>, step: &mut Step<'_>, exchange
     let Some(clip) = clip else { return exchange.mean(Round::Exact, step, OfGradient, pass) };
     let contributions = exchange.mean(Round::Exact, step, OfGradient, Keep)?;
     if contributions > 0 {
-        let factor = clip.of_mean(exchange.machine.norm_of_kept()?);
+        let norm = exchange.machine.norm_of_kept()?;
+        let factor = clip.of_mean(exchange.shards.norm(step.t, norm)?);
         step.scalars.iter_mut().for_each(|scalars| scalars.shrink = factor);
         exchange.machine.run_on_kept(pass, step)?;
     }

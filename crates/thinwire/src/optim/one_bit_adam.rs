@@ -234,10 +234,11 @@ impl Pass for Descend {
 impl Running {
     fn warm_up(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
         self.moments.exact_step(Momentum::Exact, &mut self.hyper, step, exchange)?;
-        if let Some(auto) = &mut self.auto
-            && auto.has_settled(step.t, exchange.machine.sum_of(V)?)
-        {
-            self.frozen_from = step.t + 1;
+        if let Some(auto) = &mut self.auto {
+            let sum = exchange.machine.sum_of(V)?;
+            if auto.has_settled(step.t, exchange.shards.sum(step.t, sum)?) {
+                self.frozen_from = step.t + 1;
+            }
         }
         Ok(())
     }

@@ -7,10 +7,12 @@
 mod metered;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod shards;
 mod solo;
 pub mod threads;
 
 pub use metered::{Jump, Metered, Rounds, Seconds, Traffic};
+pub use shards::{Sharded, Shards};
 pub use solo::Solo;
 
 use crate::error::Result;
@@ -44,6 +46,11 @@ pub trait Collective: Send {
     /// nobody may do so; the worker then keeps in its residue what it had sent.
     fn left_out(&self) -> bool {
         false
+    }
+
+    /// The connection to the other shards of this worker's replica, where that is held in shards ([`Sharded`]). It is handed out once.
+    fn inside(&mut self) -> Option<Box<dyn Collective>> {
+        None
     }
 
     /// Makes room for `under_way` messages to each worker at once, of up to `longest` bytes, so that sending and receiving need

@@ -33,6 +33,27 @@ impl Worker {
                 return Err(Error::Disagreement { worker, field, there, me: self.rank(), here });
             }
         }
+        self.meet_shards()
+    }
+
+    /// The same among the shards of a replica, each of which has another number of parameters.
+    fn meet_shards(&mut self) -> Result<()> {
+        if self.exchange.shards.is_whole() {
+            return Ok(());
+        }
+        let mut ours = words(&self.config);
+        let groups = ours.get_mut("groups").and_then(Value::as_array_mut);
+        groups.into_iter().flatten().filter_map(Value::as_object_mut).for_each(|group| drop(group.remove("length")));
+        let theirs = self.exchange.shards.gather(self.step, ours.to_string().as_bytes())?;
+        for (worker, theirs) in theirs.iter().enumerate() {
+            let among_shards = |error| Error::Shards(Box::new(error));
+            let malformed = |error: serde_json::Error| Error::Malformed { worker, problem: error.to_string() };
+            let theirs = serde_json::from_slice(theirs).map_err(malformed).map_err(among_shards)?;
+            if let Some((field, here, there)) = differences(&ours, &theirs, &OWN).into_iter().next() {
+                let me = self.exchange.shards.rank();
+                return Err(among_shards(Error::Disagreement { worker, field, there, me, here }));
+            }
+        }
         Ok(())
     }
 }

@@ -167,6 +167,18 @@ impl Worker {
         self.guarded(|worker| worker.exchange.gather(Operation::Note, step, note))
     }
 
+    /// Every shard's `note`, in their order, where this worker's replica is held in shards ([`Sharded`](crate::Sharded)); else this one
+    /// alone. All shards must call it at the same step.
+    pub fn gather_inside(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let step = self.step;
+        self.guarded(|worker| worker.exchange.shards.gather(step, note))
+    }
+
+    /// The number of this worker's shard, and how many hold its replica: 0 and 1 if that is in one piece.
+    pub fn shard(&self) -> (usize, usize) {
+        (self.exchange.shards.rank(), self.exchange.shards.size())
+    }
+
     /// Whether an error has ended this worker. It may have met it in the middle of a step, and its state is none to go on from.
     pub fn is_stopped(&self) -> bool {
         self.stopped
@@ -226,7 +238,12 @@ impl Worker {
         }
         work(self).inspect_err(|error| {
             // Found before anything moved: who is alone may go on with a better gradient.
-            self.stopped = !(matches!(error, Error::NotFinite { .. }) && self.exchange.is_alone());
+            let not_finite = matches!(error, Error::NotFinite { .. });
+            self.stopped = !(not_finite && self.exchange.is_alone());
+            if !not_finite {
+                // Of a bad gradient they all know; of what this worker met across replicas they do not.
+                self.exchange.shards.abort(self.step, &error.to_string());
+            }
             match error {
                 // The others learn it from the transport.
                 Error::Gone { .. } | Error::Timeout { .. } => {}

@@ -69,6 +69,25 @@ impl Worker {
         self.guarded(Worker::meet)
     }
 
+    /// Goes on from what another number of workers had, put together by the caller: what was each worker's own
+    /// ([`Share::Mean`], [`Share::Progress`], [`Share::Residual`]) as the mean over all of them, what was cut among them as cut for this
+    /// group, and a digest of 0. `params` become what the workers had in common. `read` fills in every entry of
+    /// [`Worker::whole_state`], or fails before it has written to any. All workers together.
+    ///
+    /// It is what [`Worker::resume`] does with a folder, for programs that keep states in their own way.
+    pub fn regroup(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
+        self.check_length("the parameters", params.len())?;
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        read(&mut self.whole_state()?)?;
+        self.loaded(true, params)?;
+        self.exchange.regrouped()?;
+        self.agree_on_params(0..params.len(), params)?;
+        self.regrouped = true;
+        self.guarded(Worker::meet)
+    }
+
     /// Has the optimizer make of a state that was just loaded what it can go on from.
     pub(super) fn loaded(&mut self, regrouped: bool, params: &mut [f32]) -> Result<()> {
         self.rates.fill(0.0);

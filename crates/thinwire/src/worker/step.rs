@@ -70,6 +70,7 @@ impl Worker {
             Some(norm) => norm.is_finite(),
             None => vouched || self.exchange.machine.is_finite(grad)?,
         };
+        let (contributes, norm) = self.agree_inside(contributes, norm, lr, given)?;
         if !contributes {
             if !self.settings.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
@@ -77,6 +78,18 @@ impl Worker {
             self.exchange.group.traffic.left_out += 1;
         }
         self.take_part(params, grad, lr, given, contributes, norm)
+    }
+
+    /// What the shards of a replica must agree on before a step: its number, its rates, whether all of the gradient is finite, its norm.
+    fn agree_inside(&mut self, finite: bool, norm: Option<f64>, lr: f32, given: &[f32]) -> Result<(bool, Option<f64>)> {
+        if self.exchange.shards.is_whole() {
+            return Ok((finite, norm));
+        }
+        let own = norm.unwrap_or(0.0);
+        let rates = if given.is_empty() { &[lr] } else { given };
+        let values = [f64::from(u8::from(!finite)), own * own];
+        let [not_finite, squares] = self.exchange.shards.sums(self.step, ("lr", rates), values)?;
+        Ok((not_finite == 0.0, norm.map(|_| squares.sqrt())))
     }
 
     /// One step of the others: this worker has no gradient, and hears what they come to. With a schedule that skips rounds it may

@@ -28,6 +28,7 @@ mod restore;
 mod resume;
 mod schedules;
 mod served;
+mod shards;
 mod tidy;
 mod traffic;
 mod twins;

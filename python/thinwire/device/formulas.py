@@ -17,16 +17,21 @@ BETA1, BETA1_REST, BETA2, BETA2_REST, RATE, DECAY, CORRECTION, EPS, SHRINK, BOUN
     tl.constexpr(place) for place in range(len(SCALARS))
 )
 
+# Those that all parameter groups of a step have in common.
+SHARED = (*SCALARS[:4], *SCALARS[6:10])
+
 LIMIT = tl.constexpr(1.0)
 NOISE = tl.constexpr(100.0)
 
 
 @triton.jit
 def of_group(k, at, WHICH: tl.constexpr, GROUPS: tl.constexpr):
-    """A scalar of each value's parameter group. `k` is the scalars of all groups, where the groups end, and where the values start."""
+    """A scalar of each value's parameter group. `k` is the scalars of all groups, where the groups end, and where the values start.
+
+    Most are the same for all groups (`SHARED`), which `launch.Groups` has seen to."""
     k_ptr, ends_ptr, start = k
     value = tl.load(k_ptr + WHICH)
-    if GROUPS > 1:
+    if GROUPS > 1 and (WHICH == RATE or WHICH == DECAY or WHICH >= JUMP):
         for group in tl.static_range(1, GROUPS):
             after = start + at >= tl.load(ends_ptr + (group - 1))
             value = tl.where(after, tl.load(k_ptr + (group * PER_GROUP + WHICH)), value)

@@ -38,29 +38,25 @@ def within_block(at, count, i, BLOCK: tl.constexpr):
 @triton.jit
 def averaged(
     s, k, rows, i, at, inside, n, whole,
-    SOURCE: tl.constexpr, FIRST: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
+    SOURCE: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the vector that is averaged. It is computed several times; what it writes, it writes the FIRST time."""
+    """A tile of the vector that is averaged. It is computed several times; the moments of `own_update` are there already."""
     in_ptr, m_ptr, u_ptr, bad_ptr, each, messages, divisor = s
     if SOURCE == "mean":
         total = tl.zeros(at.shape, tl.float32)
+        message_ptr = in_ptr
         for w in range(messages):
             total += values(
-                in_ptr + w * each, bad_ptr + (1 + w), rows, i, at, inside, n, whole, FROM, FROM_WIDTH, FROM_ALIGNED, BLOCK
+                message_ptr, bad_ptr + (1 + w), rows, i, at, inside, n, whole, FROM, FROM_WIDTH, FROM_ALIGNED, BLOCK
             )
+            message_ptr += each  # a product could pass 2^31
         return tl.div_rn(total, tl.zeros(at.shape, tl.float32) + divisor)
     elif SOURCE == "vector":
         return tl.load(in_ptr + at, mask=inside, other=0.0)
     elif SOURCE == "own_update":
         m = tl.load(m_ptr + at, mask=inside, other=0.0)
         v = tl.load(u_ptr + at, mask=inside, other=0.0)
-        if FIRST:
-            g = tl.load(in_ptr + at, mask=inside, other=0.0)
-            m = blend(k, at, m, g, GROUPS)
-            v = blend_square(k, at, v, g, GROUPS)
-            tl.store(m_ptr + at, m, mask=inside)
-            tl.store(u_ptr + at, v, mask=inside)
         return tl.div_rn(of_group(k, at, RATE, GROUPS) * m, denominator(k, at, v, GROUPS))
     else:
         g = tl.load(in_ptr + at, mask=inside, other=0.0)
@@ -77,15 +73,25 @@ def averaged(
 
 
 @triton.jit
+def move_moments(k, g_ptr, m_ptr, v_ptr, at, inside, GROUPS: tl.constexpr):
+    """Efficient-Adam's m and v, before its update is averaged."""
+    g = tl.load(g_ptr + at, mask=inside, other=0.0)
+    m = tl.load(m_ptr + at, mask=inside, other=0.0)
+    v = tl.load(v_ptr + at, mask=inside, other=0.0)
+    tl.store(m_ptr + at, blend(k, at, m, g, GROUPS), mask=inside)
+    tl.store(v_ptr + at, blend_square(k, at, v, g, GROUPS), mask=inside)
+
+
+@triton.jit
 def coded(
     s, k, e_ptr, rows, first, count, i, n, whole,
-    SOURCE: tl.constexpr, FIRST: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
+    SOURCE: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
     RESIDUAL: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """z = (the vector) + e, and which of its values there are."""
     at = first + 32 * i
     inside = within_block(at, count, i, BLOCK)
-    z = averaged(s, k, rows, i, at, inside, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, GROUPS, BLOCK)
+    z = averaged(s, k, rows, i, at, inside, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, GROUPS, BLOCK)
     if RESIDUAL != "none":
         z = z + load_residual(e_ptr, at, inside, RESIDUAL)
     return z, inside
@@ -117,11 +123,11 @@ def add_lanes(lanes, ROWS: tl.constexpr):
 @triton.jit
 def magnitude(
     s, k, e_ptr, rows, first, count, i, n, whole,
-    SOURCE: tl.constexpr, FIRST: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
+    SOURCE: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
     RESIDUAL: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     z, inside = coded(
-        s, k, e_ptr, rows, first, count, i, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
+        s, k, e_ptr, rows, first, count, i, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
     )
     return tl.where(inside, tl.abs(z), 0.0)
 
@@ -129,16 +135,16 @@ def magnitude(
 @triton.jit
 def sum_of_magnitudes(
     s, k, e_ptr, rows, first, count, n, pairs, whole,
-    SOURCE: tl.constexpr, FIRST: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
+    SOURCE: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
     RESIDUAL: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, WHOLE_GROUPS: tl.constexpr,
 ):  # fmt: skip
     """The sum of |z| of each block. Groups of 128 within the first `pairs` values are added in pairs."""
     lanes = tl.zeros((ROWS, 32), tl.float64)
     for group in range((BLOCK + 127) // 128):
-        a = magnitude(s, k, e_ptr, rows, first, count, 4 * group, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        b = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 1, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        c = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 2, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        d = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 3, n, whole, SOURCE, FIRST, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
+        a = magnitude(s, k, e_ptr, rows, first, count, 4 * group, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
+        b = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 1, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
+        c = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 2, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
+        d = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 3, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
         lanes = add_group(lanes, a, b, c, d, group, pairs, WHOLE_GROUPS)
     return add_lanes(lanes, ROWS)
 
@@ -154,21 +160,24 @@ def encode(
     rows, n, first, whole = places(count, BLOCK, ROWS)
     s = (in_ptr, m_ptr, u_ptr, bad_ptr, each, messages, divisor)
     k = (k_ptr, ends_ptr, start)
+    if SOURCE == "own_update":
+        for i in range((BLOCK + 31) // 32):
+            at = first + 32 * i
+            move_moments(k, in_ptr, m_ptr, u_ptr, at, within_block(at, count, i, BLOCK), GROUPS)
+        tl.debug_barrier()  # what it wrote is read below
     if TO == "sign":
         if BLOCK % 128 == 0:
             total = sum_of_magnitudes(
                 s, k, e_ptr, rows, first, count, n, n, whole,
-                SOURCE, True, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, True,
+                SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, True,
             )  # fmt: skip
             again = (n > 0) & (n < BLOCK)
         else:
             total = sum_of_magnitudes(
                 s, k, e_ptr, rows, first, count, n, n, whole,
-                SOURCE, True, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, False,
+                SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, False,
             )  # fmt: skip
             again = n < 0
-        if SOURCE == "own_update":
-            tl.debug_barrier()  # what it wrote is read below
         # A block that is not full, in its own order; then one whose pairs overflowed, all of it in f64.
         for attempt in range(2):
             if attempt == 1:
@@ -177,7 +186,7 @@ def encode(
                 pairs = n * (1 - attempt)
                 mended = sum_of_magnitudes(
                     s, k, e_ptr, rows, first, count, n, pairs, whole,
-                    SOURCE, False, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, False,
+                    SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK, ROWS, False,
                 )  # fmt: skip
                 total = tl.where(again, mended, total)
         scale = (total / tl.maximum(n, 1).to(tl.float64)).to(tl.float32)
@@ -186,11 +195,9 @@ def encode(
         for i in range((BLOCK + 31) // 32):
             z, inside = coded(
                 s, k, e_ptr, rows, first, count, i, n, whole,
-                SOURCE, True, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
+                SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
             )  # fmt: skip
             most = tl.maximum(most, tl.where(inside, z.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
-        if SOURCE == "own_update":
-            tl.debug_barrier()
         scale = tl.max(most, axis=1).to(tl.float32, bitcast=True)
 
     if TO == "sign" or TO == "uniform":
@@ -202,7 +209,7 @@ def encode(
         for i in range((BLOCK + 31) // 32):
             z, inside = coded(
                 s, k, e_ptr, rows, first, count, i, n, whole,
-                SOURCE, False, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
+                SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
             )  # fmt: skip
             inside = inside & fine[:, None]
             if TO == "sign":
@@ -222,7 +229,7 @@ def encode(
         for i in range((BLOCK + 31) // 32):
             z, inside = coded(
                 s, k, e_ptr, rows, first, count, i, n, whole,
-                SOURCE, True, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
+                SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK,
             )  # fmt: skip
             at = first + 32 * i
             fine = is_finite(z)

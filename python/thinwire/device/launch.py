@@ -16,7 +16,7 @@ import torch
 from triton import knobs
 
 from . import kernels
-from .formulas import SCALARS
+from .formulas import SCALARS, SHARED
 
 MOST_GROUPS = 8
 MAX_BLOCK = 4096
@@ -113,6 +113,9 @@ class Groups:
             )
         if any(len(row) != len(SCALARS) for row in scalars):
             raise ValueError(f"scalars: expected {len(SCALARS)} numbers a parameter group: {', '.join(SCALARS)}")
+        for name in SHARED:
+            if len({row[SCALARS.index(name)] for row in scalars}) > 1:
+                raise ValueError(f"scalars: expected the same {name} for all parameter groups")
         padded = 1 << (len(ends) - 1).bit_length()
         more = padded - len(ends)
         rows = [*scalars, *[scalars[-1]] * more]

@@ -65,7 +65,6 @@ def calls(device: str, values: int) -> list[tuple[str, int, Callable[[], Any]]]:
         size = launch.Codec.of(codec).encoded_len(512, values)
         each = -(-size // 16) * 16
         payload = torch.zeros(each, dtype=torch.uint8, device=device)
-        launch.pack("gradient", vectors, codec, 512, None, payload, bad)
         add(f"encode {codec}", 12 * values + size, launch.pack, "gradient", vectors, codec, 512, e, payload, bad)
         add(f"decode {codec}", 4 * values + size, launch.decode, codec, 512, payload, out, bad)
     size = launch.Codec.of("sign").encoded_len(512, values)

@@ -30,6 +30,12 @@ impl Element for f64 {
     const NAME: &'static str = "float64";
 }
 
+impl Element for u8 {
+    const NUMPY: &'static str = "|u1";
+    const TORCH: &'static str = "torch.uint8";
+    const NAME: &'static str = "uint8";
+}
+
 /// Where an array's values are. The array lives at least as long as this.
 struct Place {
     _array: Py<PyAny>,

@@ -12,11 +12,14 @@ mod group;
 mod mean;
 mod plan;
 mod state;
+mod twins;
 mod wire;
 mod worker;
 
 #[pyo3::pymodule]
 mod _thinwire {
+    use pyo3::pymodule;
+
     #[pymodule_export]
     use crate::bridge::{_all_finite, Vector};
     #[pymodule_export]
@@ -29,6 +32,13 @@ mod _thinwire {
     use crate::plan::plan;
     #[pymodule_export]
     use crate::worker::Worker;
+
+    /// The engine's kernels by themselves: private, for `thinwire.device`.
+    #[pymodule]
+    mod _twins {
+        #[pymodule_export]
+        use crate::twins::{add_up, decode, encode, encoded_len, reduce_tile, run, take_back};
+    }
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

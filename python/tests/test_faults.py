@@ -225,7 +225,7 @@ def test_the_first_meeting_does_not_wait_for_a_store_that_stands_still(monkeypat
     try:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="the store of the process group did not answer within 0.5 s"):
-            _store.Meeting(None, 0.5).hold()
+            _store.Meeting(_store.Circle.of(None), 0.5).hold()
         assert time.monotonic() - began < 10
     finally:
         dist.destroy_process_group()

@@ -88,9 +88,9 @@ class Wrappers:
     def _watch(self, wrapper: Any, averaged: bool) -> bool:
         """Whether `wrapper` is one of ours."""
         self._seen.add(wrapper)
-        if self._is_inside(wrapper):
-            return False
         ours = [param for param in wrapper.module.parameters() if id(param) in self._params]
+        if ours and self._across and self._is_inside(wrapper):
+            return False
         if ours:
             watch = _Watch(averaged)
             self._watches.append(watch)
@@ -99,10 +99,9 @@ class Wrappers:
         return bool(ours)
 
     def _is_inside(self, wrapper: Any) -> bool:
-        """Whether `wrapper` averages among ranks none of which the optimizer averages over: inside a host, say, and that across."""
-        if not self._across:
-            return False
-        return len(self._across & set(dist.get_process_group_ranks(wrapper.process_group))) == 1
+        """Whether `wrapper` averages over other ranks than the optimizer does: inside a host, say, and the optimizer across hosts."""
+        theirs = set(dist.get_process_group_ranks(wrapper.process_group))
+        return theirs != self._across and len(theirs & self._across) == 1
 
     def check_step(self) -> None:
         """Raises if gradients were averaged already."""

@@ -22,6 +22,7 @@ SHARED = (*SCALARS[:4], *SCALARS[6:10])
 
 LIMIT = tl.constexpr(1.0)
 NOISE = tl.constexpr(100.0)
+LARGEST = tl.constexpr(7.3)
 
 
 @triton.jit
@@ -62,24 +63,31 @@ def within(value, most):
 
 
 @triton.jit
+def fading(value, most):
+    """How much a value counts for: 1 up to NOISE times `most`, and less the farther it is beyond."""
+    noise = NOISE * most
+    return tl.where(tl.abs(value) > noise, tl.div_rn(noise, tl.abs(value)), 1.0)
+
+
+@triton.jit
 def limited(k, at, update, rate, v, GROUPS: tl.constexpr):
     """What an update may move x by where v is stale; `rate` is the sum of the rates that led to it."""
     most = tl.where(v > 0.0, of_group(k, at, BOUND, GROUPS) * rate, LIMIT * rate)
-    noise = NOISE * most
-    trust = tl.where((v > 0.0) & (tl.abs(update) > noise), tl.div_rn(noise, tl.abs(update)), 1.0)
-    return trust * within(update, most)
+    return tl.where(v > 0.0, fading(update, most), 1.0) * within(update, most)
 
 
 @triton.jit
 def trusted(k, at, m, p, v, GROUPS: tl.constexpr):
     """What to take of a momentum that a coarse mean left, before it counts in exact steps."""
     most = tl.where(v > 0.0, of_group(k, at, BOUND, GROUPS) * p, LIMIT * p)
-    noise = NOISE * most
-    trust = tl.where(tl.abs(m) > noise, tl.div_rn(noise, tl.abs(m)), 1.0)
-    return trust * within(m, most)
+    return fading(m, most) * within(m, most)
 
 
 @triton.jit
-def momentum(k, at, mean, m, GROUPS: tl.constexpr):
+def synced_momentum(k, at, mean, m, p, v, GROUPS: tl.constexpr):
+    """m after a sync of 0/1 Adam: what was agreed on over the rates since the last one, as far as it can be a momentum."""
     rates = of_group(k, at, RATES_SINCE, GROUPS) + tl.zeros_like(mean)
-    return tl.where(rates > 0.0, tl.div_rn(mean, rates), m)
+    bound = of_group(k, at, BOUND, GROUPS)
+    synced = tl.div_rn(mean, rates)
+    possible = fading(synced, bound * p) * within(synced, LARGEST * bound * p)
+    return tl.where(rates <= 0.0, m, tl.where(v > 0.0, possible, synced))

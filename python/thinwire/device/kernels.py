@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .formulas import DECAY, DECAYS_SINCE, JUMP, MOVES, RATE, RATES_SINCE
-from .formulas import blend, blend_square, denominator, limited, momentum, of_group, trusted
+from .formulas import blend, blend_square, denominator, limited, of_group, synced_momentum, trusted
 from .payload import decoded, level, store_codes, store_scale, stride_of, values
 from .rounding import from_bf16, from_f16, is_finite, load_residual, store_residual, to_bf16, to_f16
 
@@ -320,8 +320,9 @@ def apply(
             v = tl.load(r0_ptr + at, mask=moving, other=0.0)
             a = tl.load(r1_ptr + at, mask=moving, other=0.0)
             m = tl.load(w0_ptr + at, mask=moving, other=0.0)
-            update = limited(k, at, tl.div_rn(mean, denominator(k, at, v, GROUPS)), of_group(k, at, RATES_SINCE, GROUPS), v, GROUPS)
-            tl.store(w0_ptr + at, momentum(k, at, mean, m, GROUPS), mask=moving)
+            p = denominator(k, at, v, GROUPS)
+            update = limited(k, at, tl.div_rn(mean, p), of_group(k, at, RATES_SINCE, GROUPS), v, GROUPS)
+            tl.store(w0_ptr + at, synced_momentum(k, at, mean, m, p, v, GROUPS), mask=moving)
             tl.store(w1_ptr + at, tl.zeros_like(mean), mask=moving)
             tl.store(w2_ptr + at, a * of_group(k, at, DECAYS_SINCE, GROUPS) - update, mask=moving)
         elif PASS == "first_rebase":
@@ -329,8 +330,9 @@ def apply(
             v = tl.load(r0_ptr + at, mask=moving, other=0.0)
             m = tl.load(w0_ptr + at, mask=moving, other=0.0)
             x = tl.load(w1_ptr + at, mask=moving, other=0.0)
-            update = limited(k, at, tl.div_rn(mean, denominator(k, at, v, GROUPS)), of_group(k, at, RATES_SINCE, GROUPS), v, GROUPS)
-            tl.store(w0_ptr + at, momentum(k, at, mean, m, GROUPS), mask=moving)
+            p = denominator(k, at, v, GROUPS)
+            update = limited(k, at, tl.div_rn(mean, p), of_group(k, at, RATES_SINCE, GROUPS), v, GROUPS)
+            tl.store(w0_ptr + at, synced_momentum(k, at, mean, m, p, v, GROUPS), mask=moving)
             tl.store(w1_ptr + at, x * of_group(k, at, DECAYS_SINCE, GROUPS) - update, mask=moving)
         elif PASS == "subtract":
             moving = inside & (tl.zeros_like(mean) + of_group(k, at, MOVES, GROUPS) > 0.0)

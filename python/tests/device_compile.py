@@ -20,7 +20,14 @@ from thinwire.device import launch, measure, twins
 
 TARGETS = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 90, 100, 120)}
 TARGETS |= {"gfx942": GPUTarget("hip", "gfx942", 64), "gfx1100": GPUTarget("hip", "gfx1100", 32)}
-POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+}
 FUSED = r"v_(?:pk_)?(?:fma|fmac|mad|mac|fmamk|fmaak|madmk|madak)_(?:legacy_)?f32|v_dual_fmac"
 LENGTH = 1 << 16
 

@@ -399,7 +399,12 @@ def test_a_folder_is_resumed_bit_for_bit_by_as_many_shards(on_four, folder):
 
 # ---- torch.distributed.checkpoint ------------------------------------------------------------------
 
-RESUMED = {"ZeroOneAdam": {"sync": "custom", "sync_steps": [4, 7], "variance_steps": [0, 1, 2]}, "OneBitAdam": {"warmup": 3}, "EfficientAdam": {}, "AdamW": {}}
+RESUMED = {
+    "ZeroOneAdam": {"sync": "custom", "sync_steps": [4, 7], "variance_steps": [0, 1, 2]},
+    "OneBitAdam": {"warmup": 3},
+    "EfficientAdam": {},
+    "AdamW": {},
+}
 
 
 def fresh(shards, kind, seed=3):
@@ -412,7 +417,10 @@ def fresh(shards, kind, seed=3):
 
 def conserved(model, mesh, optimizer):
     """What error feedback keeps for later rounds, the mean of e and E, and the moments: whole, whoever holds them."""
-    state, across = optimizer._worker._state(lambda n, kind: torch.zeros(n, dtype=torch.float32 if kind == "f4" else torch.float64)), mesh["across"]
+    state, across = (
+        optimizer._worker._state(lambda n, kind: torch.zeros(n, dtype=torch.float32 if kind == "f4" else torch.float64)),
+        mesh["across"],
+    )
     values, shares = state["values"], {name: (how, start) for name, how, start in optimizer._worker._state_shares()}
     means = {}
     if "codec_up" in optimizer._worker.config:

@@ -58,6 +58,8 @@ def test_a_comparison_has_a_folder_for_each_optimizer(tmp_path):
         pytest.skip("THINWIRE_COMMAND names no command `thinwire` (cargo build -p thinwire-cli)")
     all_runs, events = tmp_path / "all", tmp_path / "events"
     names = ["adam", "zero-one-adam"]
-    thinwire("compare", *SIZES, "--steps", 5, "--workers", 2, "--optimizers", ",".join(names), "--out", all_runs, "--tensorboard", events, "-q")
+    thinwire(
+        "compare", *SIZES, "--steps", 5, "--workers", 2, "--optimizers", ",".join(names), "--out", all_runs, "--tensorboard", events, "-q"
+    )
     for name in names:
         check(all_runs / name, events / name, 5)

@@ -110,7 +110,9 @@ class Checkpointed(Replica):
         with torch.no_grad():
             self._flat.give_params()
         if regrouped and self._worker.rank == 0:
-            log.info("the state is of other workers: the mean of their residuals and local steps is kept, spread over %d", self._worker.size)
+            log.info(
+                "the state is of other workers: the mean of their residuals and local steps is kept, spread over %d", self._worker.size
+            )
 
     def _states_in(self, state_dict: dict[str, Any], parts: Parts) -> dict[str, Any]:
         """The state of each trained parameter, if this rank could go on from it; the parameter groups are taken over."""

@@ -22,8 +22,8 @@ log = logging.getLogger("thinwire")
 ADVICE = (
     "these parameters are in a DistributedDataParallel, which averages gradients that this optimizer averages too: train the bare module "
     "(the one inside, and no DDP), keep every forward and backward() inside ddp.no_sync(), or give the wrapper PyTorch's noop_hook "
-    "(torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks). DDP inside a host and this optimizer across hosts is another thing: give "
-    "each a process group of its own"
+    "(torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks). DDP inside a host and this optimizer across hosts is another thing: "
+    "give each a process group of its own"
 )
 
 _made: weakref.WeakSet[Any] = weakref.WeakSet()

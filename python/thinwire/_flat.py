@@ -99,9 +99,7 @@ class Flat:
         for (param, view), address in zip(self._views, self._addresses, strict=True):
             if param.data_ptr() != address and view.numel():  # it was given other memory: its values count
                 if (by := sharded_by(param)) is not None:
-                    raise RuntimeError(
-                        f"a parameter became a shard ({by}) after the optimizer was built. {REMEDY_LATER}"
-                    )
+                    raise RuntimeError(f"a parameter became a shard ({by}) after the optimizer was built. {REMEDY_LATER}")
                 if param.dtype is not view.dtype or param.shape != view.shape or param.device != view.device:
                     raise RuntimeError(
                         "a parameter was given another type, shape or device after the optimizer was built; "

@@ -78,9 +78,7 @@ def disagreement(mine: Listing, worker: str, theirs: Listing, other: str) -> str
     counts = ""
     if len(mine.shapes) != len(theirs.shapes):
         counts = f" ({len(mine.shapes)} and {len(theirs.shapes)} trained parameters)"
-    return (
-        f"parameter {number}: {worker} has {mine.describe(number)}, {other} has {theirs.describe(number)}{counts}; {REMEDY}"
-    )
+    return f"parameter {number}: {worker} has {mine.describe(number)}, {other} has {theirs.describe(number)}{counts}; {REMEDY}"
 
 
 def sharded_by(param: Tensor) -> str | None:

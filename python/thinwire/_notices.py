@@ -50,7 +50,12 @@ class Notices:
         if worker.rank != 0 or config.get("warmup") != "auto":
             self._steps = None
         steps = config.get("learning_rate", {}).get("steps", 0)
-        mine = "exact_codec" in config and "codec_up" in config and config.get("warmup") != "auto" and not any(word in given for word in CHOSEN)
+        mine = (
+            "exact_codec" in config
+            and "codec_up" in config
+            and config.get("warmup") != "auto"
+            and not any(word in given for word in CHOSEN)
+        )
         if not mine or worker.rank != 0 or worker.steps > 0 or not 0 < steps <= SHORT or self._told_of_length:
             return
         self._told_of_length = True
@@ -66,8 +71,8 @@ class Notices:
             )
         else:
             log.warning(
-                "%s on a run of %d steps has %d exact rounds, because about %d are needed whatever the length. So it saves less here than in "
-                "longer runs: it sends %.0f %% of the bytes of Adam in float32",
+                "%s on a run of %d steps has %d exact rounds, because about %d are needed whatever the length. So it saves less here than "
+                "in longer runs: it sends %.0f %% of the bytes of Adam in float32",
                 config["name"],
                 steps,
                 exact,

@@ -142,8 +142,8 @@ class Rows(_Piece):
     def _check(self, start: int) -> None:
         if self._offset[1] != start:
             raise ValueError(
-                f"a residual from place {self._offset[1]} on, where {start} belongs: a full state dict has the residuals of one rank alone. "
-                "Accepted: a sharded one, as get_optimizer_state_dict gives without full_state_dict"
+                f"a residual from place {self._offset[1]} on, where {start} belongs: a full state dict has the residuals of one rank "
+                "alone. Accepted: a sharded one, as get_optimizer_state_dict gives without full_state_dict"
             )
 
 
@@ -200,7 +200,9 @@ class Parts:
         """The engine's values and this worker's parameters, if they are there, from the state of each parameter. With other workers, what
         was each one's own is the mean over all of them: all workers together, over `wire`."""
         numbers, regrouped = states[0][NUMBERS], self.is_regrouped(states)
-        values = {name: number if isinstance(number, Tensor) else int(number) for name, number in numbers.items() if name not in OURS}
+        values: dict[str, Any] = {
+            name: number if isinstance(number, Tensor) else int(number) for name, number in numbers.items() if name not in OURS
+        }
         for name in self._same:
             values[name] = torch.cat([local(state[name]).flatten().float() for state in states])
         for name in self._rows():

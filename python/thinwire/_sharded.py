@@ -19,8 +19,8 @@ from torch import Tensor
 from ._store import Circle
 
 REMEDY = (
-    'shard inside a replica and let the optimizer average across: mesh = init_device_mesh(device, (replicas, shards), mesh_dim_names=("across", '
-    '"inside")), fully_shard(model, mesh=mesh["inside"]), process_group=mesh["across"]'
+    "shard inside a replica and let the optimizer average across: mesh = init_device_mesh(device, (replicas, shards), "
+    'mesh_dim_names=("across", "inside")), fully_shard(model, mesh=mesh["inside"]), process_group=mesh["across"]'
 )
 
 
@@ -40,7 +40,7 @@ def as_group(process_group: Any) -> Any:
     if process_group.ndim != 1:
         raise ValueError(
             f"process_group: expected a group or a mesh of one dimension, found a mesh of {process_group.ndim} "
-            f"{process_group.mesh_dim_names or ''}; give one of them, such as mesh[\"across\"]"
+            f'{process_group.mesh_dim_names or ""}; give one of them, such as mesh["across"]'
         )
     return process_group.get_group()
 
@@ -67,7 +67,7 @@ class Sharding(NamedTuple):
     """How one replica is cut, and where this rank is."""
 
     mesh: Any
-    index: int  # of this rank's shards
+    shard: int  # which one this rank has
     size: int  # of the replica, in ranks
     everyone: list[int]  # the ranks of all replicas
 
@@ -77,7 +77,7 @@ class Sharding(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"shard-{self.index}-of-{self.size}"
+        return f"shard-{self.shard}-of-{self.size}"
 
     def circle(self) -> Circle:
         """All ranks of all replicas, who meet before anyone connects."""
@@ -92,8 +92,8 @@ class Sharding(NamedTuple):
         if not os.path.isdir(self.folder(dir)):
             there = sorted(name for name in os.listdir(dir) if re.fullmatch(r"shard-\d+-of-\d+", name))
             raise ValueError(
-                f"resume = {os.fspath(dir)!r}: expected {self.name}, found {', '.join(there) or 'a checkpoint without shards'}; a folder of "
-                "save() is resumed with as many shards as saved it. torch.distributed.checkpoint loads another sharding"
+                f"resume = {os.fspath(dir)!r}: expected {self.name}, found {', '.join(there) or 'a checkpoint without shards'}; a folder "
+                "of save() is resumed with as many shards as saved it. torch.distributed.checkpoint loads another sharding"
             )
 
 
@@ -106,8 +106,8 @@ def found(params: Any, process_group: Any) -> Sharding | None:
     if mesh.ndim != 1:
         raise ValueError(
             f"params: expected parameters that are sharded over a mesh of one dimension, found a mesh of {mesh.ndim} "
-            f"{mesh.mesh_dim_names or ''} (FSDP with replicas, HSDP, averages across replicas itself; tensor parallelism is not supported): "
-            f"{REMEDY}"
+            f"{mesh.mesh_dim_names or ''} (FSDP with replicas, HSDP, averages across replicas itself; tensor parallelism is not "
+            f"supported): {REMEDY}"
         )
     inside, across = mesh.mesh.flatten().tolist(), dist.get_process_group_ranks(process_group)
     if mesh.get_coordinate() is None:
@@ -149,7 +149,9 @@ def check(param: Tensor, label: str, sharding: Sharding | None) -> None:
         )
     mesh, placements = param.device_mesh, param.placements  # type: ignore[attr-defined]
     if mesh != sharding.mesh:
-        raise ValueError(f"{label} is sharded over {mesh}, and others of the model over {sharding.mesh}; accepted: one mesh for all of them")
+        raise ValueError(
+            f"{label} is sharded over {mesh}, and others of the model over {sharding.mesh}; accepted: one mesh for all of them"
+        )
     if len(placements) != 1 or not placements[0].is_shard(0):
         raise ValueError(f"{label} is placed as {placements}; accepted: shards of its first dimension, as fully_shard makes them")
 
@@ -164,4 +166,4 @@ def starts(params: Sequence[Tensor], sharding: Sharding | None) -> list[int]:
 def _rows(rows: int, sharding: Sharding) -> tuple[int, int]:
     """The rows of a tensor that this rank holds: as torch.chunk cuts, the last shards may have fewer, or none."""
     each = -(-rows // sharding.size)
-    return min(rows, sharding.index * each), min(rows, (sharding.index + 1) * each)
+    return min(rows, sharding.shard * each), min(rows, (sharding.shard + 1) * each)

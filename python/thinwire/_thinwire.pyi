@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, final
 
+from typing_extensions import disjoint_base
+
 __version__: str
 
 @final
@@ -32,9 +34,9 @@ class Mean:
     def take(self, vector: Any) -> None: ...
     def traffic(self) -> dict[str, Any]: ...
 
+@disjoint_base
 class Worker:
     def __new__(cls, name: str, *, parameters: Any, group: Group | None = None, **config: Any) -> Worker: ...
-    def __init__(self, name: str, *, parameters: Any, group: Group | None = None, **config: Any) -> None: ...
     def step(self, params: Any, grad: Any, lr: float, rates: Sequence[float] | None = None) -> None: ...
     def _step_in_pieces(
         self, params: Any, lengths: Sequence[int], addresses: Sequence[int | None], lr: float, rates: Sequence[float] | None, finite: bool

@@ -215,7 +215,7 @@ class _Compressed(Checkpointed):
         if sharding is not None and len(sharding.everyone) > 1:
             Meeting(sharding.circle(), self._deadline, listing=listing.to_bytes()).hold()
             shapes = [list(_sharded.local(param).shape) for param in self._flat.params]
-            listing = listing.of_shards(shapes, f"shard {sharding.index} of {sharding.size}")
+            listing = listing.of_shards(shapes, f"shard {sharding.shard} of {sharding.size}")
         if has_others:
             self._wire = _wire(self._process_group, self._deadline, listing)
         if sharding is not None and sharding.size > 1:

@@ -9,8 +9,21 @@ the arguments are.
 import triton
 import triton.language as tl
 
-from .formulas import DECAY, DECAYS_SINCE, JUMP, MOVES, RATE, RATES_SINCE
-from .formulas import blend, blend_square, denominator, limited, of_group, synced_momentum, trusted
+from .formulas import (
+    DECAY,
+    DECAYS_SINCE,
+    JUMP,
+    MOVES,
+    RATE,
+    RATES_SINCE,
+    blend,
+    blend_square,
+    denominator,
+    limited,
+    of_group,
+    synced_momentum,
+    trusted,
+)
 from .payload import decoded, level, store_codes, store_scale, stride_of, values
 from .rounding import from_bf16, from_f16, is_finite, load_residual, store_residual, to_bf16, to_f16
 
@@ -47,9 +60,7 @@ def averaged(
         total = tl.zeros(at.shape, tl.float32)
         message_ptr = in_ptr
         for w in range(messages):
-            total += values(
-                message_ptr, bad_ptr + (1 + w), rows, i, at, inside, n, whole, FROM, FROM_WIDTH, FROM_ALIGNED, BLOCK
-            )
+            total += values(message_ptr, bad_ptr + (1 + w), rows, i, at, inside, n, whole, FROM, FROM_WIDTH, FROM_ALIGNED, BLOCK)
             message_ptr += each  # a product could pass 2^31
         return tl.div_rn(total, tl.zeros(at.shape, tl.float32) + divisor)
     elif SOURCE == "vector":
@@ -126,9 +137,7 @@ def magnitude(
     SOURCE: tl.constexpr, FROM: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_ALIGNED: tl.constexpr,
     RESIDUAL: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    z, inside = coded(
-        s, k, e_ptr, rows, first, count, i, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
-    )
+    z, inside = coded(s, k, e_ptr, rows, first, count, i, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
     return tl.where(inside, tl.abs(z), 0.0)
 
 
@@ -142,9 +151,15 @@ def sum_of_magnitudes(
     lanes = tl.zeros((ROWS, 32), tl.float64)
     for group in range((BLOCK + 127) // 128):
         a = magnitude(s, k, e_ptr, rows, first, count, 4 * group, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        b = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 1, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        c = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 2, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
-        d = magnitude(s, k, e_ptr, rows, first, count, 4 * group + 3, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK)
+        b = magnitude(
+            s, k, e_ptr, rows, first, count, 4 * group + 1, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
+        )
+        c = magnitude(
+            s, k, e_ptr, rows, first, count, 4 * group + 2, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
+        )
+        d = magnitude(
+            s, k, e_ptr, rows, first, count, 4 * group + 3, n, whole, SOURCE, FROM, FROM_WIDTH, FROM_ALIGNED, RESIDUAL, GROUPS, BLOCK
+        )
         lanes = add_group(lanes, a, b, c, d, group, pairs, WHOLE_GROUPS)
     return add_lanes(lanes, ROWS)
 

@@ -170,8 +170,9 @@ def _blocks(codecs: Sequence[Codec], block: int) -> int:
 
 
 def _encode(
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], source: str, groups: Groups | None, start: int, messages: tuple[int, int, float],
-    from_: Codec | None, to: Codec, block: int, e: torch.Tensor | None, out: torch.Tensor, bad: torch.Tensor, count: int, shape: Shape | None,
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], source: str, groups: Groups | None, start: int,
+    messages: tuple[int, int, float], from_: Codec | None, to: Codec, block: int, e: torch.Tensor | None, out: torch.Tensor,
+    bad: torch.Tensor, count: int, shape: Shape | None,
 ) -> None:  # fmt: skip
     cut = _blocks([to] + ([from_] if from_ else []), block)
     if out.numel() < to.encoded_len(block, count):
@@ -256,7 +257,8 @@ def _apply(
 
 
 def run(
-    name: str, given: torch.Tensor | None, vectors: dict[str, torch.Tensor], bad: torch.Tensor, jump: torch.Tensor, groups: Groups | None = None,
+    name: str, given: torch.Tensor | None, vectors: dict[str, torch.Tensor], bad: torch.Tensor, jump: torch.Tensor,
+    groups: Groups | None = None,
     start: int = 0, codec: str | None = None, block: int = 512, compares: torch.Tensor | None = None, shape: Shape | None = None,
 ) -> None:  # fmt: skip
     """A pass, on a gradient or a mean in `given`, or with `codec` on the payload there.

@@ -35,9 +35,9 @@ def seconds_of(call: Callable[[], Any], device: str, repeats: int) -> float:
         call()
         return max(time.perf_counter() - began, 1e-9)
     call()
-    times = []
+    times: list[float] = []
     for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         start.record()
         call()
         end.record()
@@ -79,7 +79,9 @@ def calls(device: str, values: int) -> list[tuple[str, int, Callable[[], Any]]]:
     up = torch.zeros(each * MESSAGES, dtype=torch.uint8, device=device)
     down = torch.zeros(each, dtype=torch.uint8, device=device)
     moved = 8 * part + (MESSAGES + 1) * size
-    add(f"serve {MESSAGES} x sign", moved, launch.serve, up, each, MESSAGES, float(MESSAGES), "sign", "sign", 512, part, e[:part], down, bad)
+    add(
+        f"serve {MESSAGES} x sign", moved, launch.serve, up, each, MESSAGES, float(MESSAGES), "sign", "sign", 512, part, e[:part], down, bad
+    )
     size = launch.Codec.of("sign").encoded_len(512, values)
     for name, (reads, writes) in launch.PASSES.items():
         moved = 4 * values * (1 + len(reads) + 2 * len(writes))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -321,7 +322,7 @@ def hostile_twins(bench: Bench) -> None:
 def codec_suite(bench: Bench, codecs: tuple[str, ...] = CODECS) -> None:
     """Blocks, lengths around blocks, lanes and groups of 128, kinds and residuals: every length, and every pair of the last two."""
     for codec in codecs:
-        pairs = itertools.cycle(itertools.product((*KINDS, "nan"), RESIDUALS))
+        pairs: Iterator[tuple[str, str]] = itertools.cycle(itertools.product((*KINDS, "nan"), RESIDUALS))
         cases = [(128, count) for count in (0, 1, 31, 33, 127, 128, 129, 255, 256, 257, 401)]
         cases += [(96, 101), (512, 511), (512, 513)]
         if codec in ("sign", "uniform5"):

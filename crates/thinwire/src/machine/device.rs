@@ -89,7 +89,7 @@ pub enum Which {
     Down,
 }
 
-/// Memory that is not the host's, and loops over it. See the [module](self).
+/// Memory that is not the host's, and loops over it. The module says what it must do.
 ///
 /// `bytes` and `payload` are in the host's memory and complete when a method returns. A method that returns the first jump looks for
 /// a parameter that moved farther than [`Scalars::jump`], as the pass of that name does on the host.

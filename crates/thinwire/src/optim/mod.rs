@@ -54,7 +54,7 @@ pub trait Optimizer: Send {
     /// The numbers beside the vectors that make the next step what it is.
     fn numbers(&mut self) -> Vec<Entry<'_>>;
 
-    /// Called after the state was loaded. `regrouped`: it comes from another number of workers, [`Share::Mean`] entries
+    /// Called after the state was loaded. `regrouped`: it comes from another number of workers, `Share::Mean` entries
     /// hold the mean over them, and local progress must be folded in.
     fn loaded(&mut self, _regrouped: bool, _step: &mut Step<'_>, _machine: &mut Machine) -> Result<()> {
         Ok(())

@@ -7,6 +7,7 @@
 
 mod bridge;
 mod config;
+mod device;
 mod error;
 mod group;
 mod mean;

@@ -31,10 +31,15 @@ impl Failure {
 
     /// Keeps `error`, and says it in the engine's words.
     pub fn explain(&self, py: Python<'_>, error: PyErr) -> Error {
+        Error::Transport { problem: self.keep(py, error) }
+    }
+
+    /// Keeps `error`; its text, for the other workers.
+    pub fn keep(&self, py: Python<'_>, error: PyErr) -> String {
         let interrupted = error.is_instance_of::<PyKeyboardInterrupt>(py);
         let problem = if interrupted { "interrupted by the user".to_owned() } else { error.to_string() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        Error::Transport { problem }
+        problem
     }
 }
 

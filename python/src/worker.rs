@@ -2,6 +2,7 @@
 
 use crate::bridge::{Borrowed, pieces, readable, writeable};
 use crate::config::{from_python, to_python};
+use crate::device::Machine;
 use crate::error;
 use crate::group::{Group, solo};
 use crate::plan::plan;
@@ -37,6 +38,8 @@ enum Stage {
 ///     The parameters to start from, the same on all workers; or only how many, and the first step brings them.
 /// group : Group, optional
 ///     This worker's end of a group; alone without one.
+/// device : thinwire.device.machine.Machine, optional
+///     A device that holds parameters, gradient and state. Then `parameters` is how many, and steps are taken by `_step_on_device`.
 /// **config
 ///     The engine's words: betas, eps, weight_decay, codec, sync_every, learning_rate, groups and so on.
 #[pyclass(frozen, subclass, module = "thinwire._thinwire")]
@@ -50,17 +53,20 @@ pub struct Worker {
     rank: usize,
     hosts: Vec<usize>,
     failure: Failure,
+    /// Where parameters, gradient and state are, if not in the host's memory.
+    device: Option<Py<PyAny>>,
 }
 
 #[pymethods]
 impl Worker {
     #[new]
-    #[pyo3(signature = (name, *, parameters, group = None, **config))]
+    #[pyo3(signature = (name, *, parameters, group = None, device = None, **config))]
     fn new(
         py: Python<'_>,
         name: &str,
         parameters: &Bound<'_, PyAny>,
         group: Option<&Bound<'_, Group>>,
+        device: Option<Py<PyAny>>,
         config: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Worker> {
         let words = config.unwrap_or_else(|| PyDict::new(py));
@@ -87,6 +93,7 @@ impl Worker {
             rank: group.rank(),
             hosts: group.hosts.clone(),
             failure: group.failure.clone(),
+            device,
         };
         if let Some(start) = start {
             worker.with(py, Some(&start), |_| Ok(()))?;
@@ -151,33 +158,50 @@ impl Worker {
         Ok(())
     }
 
+    /// Meets the others, with the parameters that are on the device.
+    fn _meet_on_device(&self, py: Python<'_>) -> PyResult<()> {
+        self.meet(py, None)
+    }
+
+    /// One step with the parameters and the gradient that are on the device.
+    fn _step_on_device(&self, py: Python<'_>, lr: f32, rates: Option<Vec<f32>>) -> PyResult<()> {
+        self.meet(py, None)?;
+        self.with(py, None, |worker| worker.step_on(&mut [], Gradient::Whole(&[]), lr, rates.as_deref()))?;
+        Ok(())
+    }
+
     /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.
     fn sync(&self, py: Python<'_>, params: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut params = writeable::<f32>(params, "params")?;
-        let start = self.check_length("params", &params)?;
-        self.meet(py, start)?;
-        self.with(py, None, |worker| worker.sync(params.slice_mut()))
+        let mut params = self.params(params)?;
+        self.meet(py, params.as_ref())?;
+        self.with(py, None, |worker| worker.sync(slice_mut(&mut params)))
     }
 
     /// Saves a checkpoint to a folder that all workers can read; all workers at the same step.
     fn save(&self, py: Python<'_>, dir: PathBuf, params: &Bound<'_, PyAny>) -> PyResult<()> {
-        let params = readable::<f32>(params, "params")?;
-        let start = self.check_length("params", &params)?;
-        self.meet(py, start)?;
-        self.with(py, None, |worker| worker.save(&dir, params.slice()))
+        let params = match self.device {
+            Some(_) => None,
+            None => Some(readable::<f32>(params, "params")?),
+        };
+        params.as_ref().map(|params| self.check_length("params", params)).transpose()?;
+        self.meet(py, params.as_ref())?;
+        self.with(py, None, |worker| worker.save(&dir, params.as_ref().map_or(&[], Borrowed::slice)))
     }
 
     /// Goes on from a checkpoint, also of another number of workers, and writes its parameters to `params`. Before the first step.
     fn resume(&self, py: Python<'_>, dir: PathBuf, params: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut params = writeable::<f32>(params, "params")?;
-        self.check_length("params", &params)?;
+        let mut params = self.params(params)?;
+        let device = self.engines_device(py)?;
         let mut stage = self.lock()?;
         if !matches!(*stage, Stage::Waiting(_)) {
             return Err(PyRuntimeError::new_err("a checkpoint is resumed by a worker that has not met the others yet"));
         }
         let Stage::Waiting(group) = std::mem::replace(&mut *stage, Stage::Failed) else { unreachable!("just seen") };
-        let slice = params.slice_mut();
-        let worker = py.detach(|| thinwire::Worker::resume(&self.config, &dir, slice, group));
+        let slice = slice_mut(&mut params);
+        let worker = py.detach(|| match device {
+            Some(device) => thinwire::Worker::resume_on_device(&self.config, &dir, Box::new(device), group),
+            None => thinwire::Worker::resume(&self.config, &dir, slice, group),
+        });
         *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
         Ok(())
     }
@@ -211,10 +235,9 @@ impl Worker {
     /// Goes on from the state in `from`, put together from those of another number of workers, and the `params` they had in common, which
     /// are written to; all workers together.
     fn _regroup_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut params = writeable::<f32>(params, "params")?;
-        self.check_length("params", &params)?;
+        let mut params = self.params(params)?;
         let found = self.found(from, self._state_layout(py)?)?;
-        self.with(py, None, |worker| worker.regroup(params.slice_mut(), |entries| pour(&found, entries)))
+        self.with(py, None, |worker| worker.regroup(slice_mut(&mut params), |entries| pour(&found, entries)))
     }
 
     /// The state: names, types ("f4", "f8", or "word") and lengths.
@@ -253,10 +276,9 @@ impl Worker {
     /// Goes on from the state of one worker in `from`, which was checked, and the `params` that it had; all workers together, from the
     /// same one. `params` are written to.
     fn _adopt_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut params = writeable::<f32>(params, "params")?;
-        self.check_length("params", &params)?;
+        let mut params = self.params(params)?;
         let found = self.found(from, self.layout(py, thinwire::Worker::state_of_one)?)?;
-        self.with(py, None, |worker| worker.adopt(params.slice_mut(), |entries| pour(&found, entries)))
+        self.with(py, None, |worker| worker.adopt(slice_mut(&mut params), |entries| pour(&found, entries)))
     }
 
     /// Refuses the configuration of a state that this worker could not go on from.
@@ -275,7 +297,8 @@ impl Worker {
     fn _restore_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.meet(py, None)?;
         let found = self.found(from, self._state_layout(py)?)?;
-        let mut params = vec![0.0; self.parameters]; // the caller's own are not touched
+        let count = if self.device.is_some() { 0 } else { self.parameters };
+        let mut params = vec![0.0; count]; // the caller's own are not touched
         self.with(py, None, |worker| worker.restore(&mut params, |entries| pour(&found, entries)))
     }
 
@@ -421,6 +444,20 @@ impl Worker {
         }
     }
 
+    /// The caller's parameters, to be written to; none where they are on a device.
+    fn params(&self, params: &Bound<'_, PyAny>) -> PyResult<Option<Borrowed>> {
+        if self.device.is_some() {
+            return Ok(None);
+        }
+        let params = writeable::<f32>(params, "params")?;
+        self.check_length("params", &params)?;
+        Ok(Some(params))
+    }
+
+    fn engines_device(&self, py: Python<'_>) -> PyResult<Option<Machine>> {
+        self.device.as_ref().map(|device| Machine::new(device.bind(py), self.failure.clone())).transpose()
+    }
+
     /// Whether a state of a worker under `then` is one to go on from.
     fn check_config(&self, then: &Bound<'_, PyDict>) -> PyResult<()> {
         let then = from_python(then)?.resolved().map_err(error::to_python)?;
@@ -469,11 +506,16 @@ impl Worker {
         if !waiting {
             return Ok(());
         }
-        let zeros = vec![0.0; if start.is_none() { self.parameters } else { 0 }]; // a state to come will replace them
+        let device = self.engines_device(py)?;
+        let brings_none = start.is_none() && device.is_none();
+        let zeros = vec![0.0; if brings_none { self.parameters } else { 0 }]; // a state to come will replace them
         let mut stage = self.lock()?;
         let Stage::Waiting(group) = std::mem::replace(&mut *stage, Stage::Failed) else { unreachable!("just seen") };
         let start = start.map_or(&zeros[..], Borrowed::slice);
-        let worker = py.detach(|| thinwire::Worker::new(&self.config, start, group));
+        let worker = py.detach(|| match device {
+            Some(device) => thinwire::Worker::on_device(&self.config, Box::new(device), group),
+            None => thinwire::Worker::new(&self.config, start, group),
+        });
         *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
         Ok(())
     }
@@ -505,6 +547,10 @@ impl Worker {
 fn pour(found: &[Value], entries: &mut [Entry<'_>]) -> thinwire::Result<()> {
     entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(&mut entry.slot));
     Ok(())
+}
+
+fn slice_mut(params: &mut Option<Borrowed>) -> &mut [f32] {
+    params.as_mut().map_or(&mut [], Borrowed::slice_mut)
 }
 
 fn met(stage: &mut Stage) -> PyResult<&mut thinwire::Worker> {

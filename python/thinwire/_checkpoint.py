@@ -149,9 +149,9 @@ class Checkpointed(Replica):
         types = {"f4": torch.float32, "f8": torch.float64}
         mine = self._worker._state(lambda count, kind: torch.empty(count, dtype=types[kind]))
         if self._own is not None:
-            mine["consensus"] = self._flat.values.clone()
+            mine["consensus"] = self._flat.values.to("cpu", copy=True)
         with self._training():
-            mine["params"] = self._flat.values.clone()
+            mine["params"] = self._flat.values.to("cpu", copy=True)
         return mine
 
     def consolidate_state_dict(self) -> None:
@@ -230,8 +230,9 @@ class Checkpointed(Replica):
 
     def _adopt(self, first: dict[str, Any]) -> Tensor:
         """Goes on from rank 0's state; the parameters to go on from."""
-        params = first["params"].clone()
-        self._worker._adopt(first, params.numpy())
+        with torch.no_grad():
+            params = self._flat.lend(first["params"])
+        self._worker._adopt(first, params)
         if self._worker.rank == 0:
             log.warning(
                 "from_rank0: all %d ranks go on from the state of rank 0 of %d alone: moments and schedule are kept, residuals start at "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Gradients(NamedTuple):
 
 
 class Flat:
+    machine = None  # no device: the vector is in the host's memory
+
     def __init__(self, params: Sequence[Tensor], names: Sequence[str | None] = (), sharding: Sharding | None = None) -> None:
         check(params, names, sharding)
         self.params = list(params)
@@ -160,6 +162,14 @@ class Flat:
         address: int = grad.data_ptr() if plain else 0
         # A gradient may be the parameter itself, say of half its square.
         return 0 if address % 4 or address in self._memory else address
+
+    def step(self, worker: Any, grads: Gradients, lr: float, rates: list[float] | None) -> None:
+        """One step of the engine."""
+        worker._step_in_pieces(self.vector, self.lengths, grads.addresses, lr, rates, grads.finite)
+
+    def lend(self, params: Tensor) -> Tensor:
+        """Where the engine works on these parameters instead: a copy."""
+        return params.clone()
 
     def give_params(self) -> None:
         """Hands the vector's values to the parameters that have memory of their own."""

@@ -111,6 +111,7 @@ class Ours(TypedDict, total=False):
     steps: int | None
     buffers: nn.Module | Iterable[Tensor] | None
     buffer_sync: Literal["mean", "rank0"]
+    device: Literal["auto", "host", "gpu", "interpret"]
 
 
 class AdamWOptions(Engine, _Exact, Torch, Ours, total=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,14 @@ from ._flat import Flat
 from ._sharded import Sharding
 from ._worker import Worker
 
+if TYPE_CHECKING:
+    from .device.flat import DeviceFlat
+
 
 class Replica(Optimizer):
     """An optimizer whose parameters, and buffers if it was given them, can be made equal on all ranks."""
 
-    _flat: Flat
+    _flat: Flat | DeviceFlat
     _worker: Worker
     _wire: Any  # None for one worker alone
     _inside_wire: Any = None  # to the other shards of this replica; None where it is in one piece
@@ -86,7 +89,7 @@ class Replica(Optimizer):
         with torch.no_grad():
             self._flat.take_params()
             self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
-            mean = self._flat.values.clone()
+            mean = self._flat.values.to("cpu", copy=True)
             if self._wire is not None:
                 self._wire.mean(mean)
             self._own = self._flat.values.clone()

@@ -21,6 +21,7 @@ OURS = (
     "steps",
     "buffers",
     "buffer_sync",
+    "device",
 )  # which the engine does not know
 
 ELSEWHERE = ("name", "groups")  # the engine's, which PyTorch says otherwise

@@ -19,11 +19,11 @@ VERSION = 1
 class Worker(_thinwire.Worker):
     __doc__ = _thinwire.Worker.__doc__
 
-    def __new__(cls, name: str, *, parameters: Any, group: _thinwire.Group | None = None, **config: Any) -> Worker:
+    def __new__(cls, name: str, *, parameters: Any, group: _thinwire.Group | None = None, device: Any = None, **config: Any) -> Worker:
         schedule, steps = config.pop("schedule", None), config.pop("steps", None)
         config, _ = _schedule.take(config, schedule, steps)
         with guessing(("schedule", "steps")):
-            return cast(Worker, super().__new__(cls, name, parameters=parameters, group=group, **config))
+            return cast(Worker, super().__new__(cls, name, parameters=parameters, group=group, device=device, **config))
 
     if TYPE_CHECKING:  # for editors and type checkers: the keywords
 

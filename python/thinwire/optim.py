@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import _rates, _schedule, _sharded, _thinwire, _words
+from . import _place, _rates, _schedule, _sharded, _thinwire, _words
 from ._buffers import Buffers, Rule
 from ._checkpoint import Checkpointed, fixed
 from ._ddp import Wrappers
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import AdamWOptions, AnySchedule, EfficientAdamOptions, OneBitAdamOptions, ZeroOneAdamOptions
+    from ._place import Choice
+    from .device.flat import DeviceFlat
 
 log = logging.getLogger("thinwire")
 
@@ -79,6 +81,7 @@ class _Compressed(Checkpointed):
         steps: int | None = None,
         buffers: nn.Module | Iterable[Tensor] | None = None,
         buffer_sync: Rule = "mean",
+        device: Choice = "auto",
         **config: Any,
     ) -> None:
         self._sharding = None
@@ -93,7 +96,7 @@ class _Compressed(Checkpointed):
                 resume = self._sharding.folder(resume)
             self._buffers = None if buffers is None else Buffers(buffers, buffer_sync)
             config, self._course = _schedule.take(config, schedule, steps)
-            words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, config)
+            words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, device, config)
         except Exception as error:
             _tell_others(process_group, self._sharding, error)
             raise
@@ -132,7 +135,9 @@ class _Compressed(Checkpointed):
                 where,
             )
 
-    def _prepare(self, params: Any, defaults: dict[str, Any], init: str, deadline: float, config: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(
+        self, params: Any, defaults: dict[str, Any], init: str, deadline: float, device: Choice, config: dict[str, Any]
+    ) -> dict[str, Any]:
         """All that needs no other rank. The engine's configuration."""
         if init not in ("check", "broadcast"):
             raise ValueError(f'init = {init!r}: accepted: "check", "broadcast"')
@@ -158,16 +163,27 @@ class _Compressed(Checkpointed):
         flat = [param for group in self._trained for param in group]
         words = self._words(config)
         with guessing(_words.OURS, _words.ELSEWHERE):
-            _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+            resolved = _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
+        place = _place.choose(device, flat)
+        if place is not None:
+            _place.check(place, resolved)
         self._modules = Modules(flat)
         given = given_names(self.param_groups, flat)
         self._listing = Listing.of(flat, given, self._modules.names)
         self._wrappers = Wrappers(flat, _ranks(self._process_group))
         names = given or self._modules.names
-        self._flat = Flat(flat, names, self._sharding)
+        self._flat = self._laid(flat, names, place)
         self._notices = Notices(self._flat.lengths, self._listing.shapes, names)
         self._fixed = [fixed(group) for group in self.param_groups]
         return words
+
+    def _laid(self, params: list[Any], names: Sequence[str | None], place: _place.Place | None) -> Flat | DeviceFlat:
+        """The parameters as one vector: in the host's memory, or where they are."""
+        if place is None:
+            return Flat(params, names, self._sharding)
+        from .device.flat import DeviceFlat
+
+        return DeviceFlat(params, names, self._sharding, place.device, place.name)
 
     def _words(self, config: dict[str, Any]) -> dict[str, Any]:
         """The engine's configuration."""
@@ -190,14 +206,21 @@ class _Compressed(Checkpointed):
         else:
             group = _thinwire.solo() if self._wire is None else _thinwire.wire_group(self._wire, deadline)
         if init == "broadcast" and self._wire is not None and resume is None:
-            self._wire.broadcast(self._flat.values)
+            values = self._flat.values.cpu()  # the same tensor, where it is on the host
+            self._wire.broadcast(values)
+            self._flat.values.copy_(values)
+        machine, count = self._flat.machine, self._flat.values.numel()
         if resume is not None:
-            worker = Worker(**words, parameters=self._flat.values.numel(), group=group)
+            worker = Worker(**words, parameters=count, group=group, device=machine)
             worker.resume(os.fspath(resume), self._flat.vector)
             _rates.take(resume, worker.steps, self.param_groups)
         else:
             try:
-                worker = Worker(**words, parameters=self._flat.vector, group=group)
+                if machine is None:
+                    worker = Worker(**words, parameters=self._flat.vector, group=group)
+                else:
+                    worker = Worker(**words, parameters=count, group=group, device=machine)
+                    worker._meet_on_device()
             except (ValueError, RuntimeError) as error:
                 if "the parameters to start from" in str(error):
                     hint = 'seed all ranks alike, load the same checkpoint, or take rank 0\'s by init="broadcast"'
@@ -258,7 +281,7 @@ class _Compressed(Checkpointed):
             rates = [float(group["lr"]) for group in self.param_groups]
             own = None if all(rate == rates[0] for rate in rates) else rates
             self._compare_with_schedule(rates[0])
-            self._worker._step_in_pieces(self._flat.vector, self._flat.lengths, grads.addresses, rates[0], own, grads.finite)
+            self._flat.step(self._worker, grads, rates[0], own)
             self._flat.give_params()
         if self._skips and not self._amp and not grads.finite:  # a scaler's infinities are ordinary
             self._tell_left_out()
@@ -491,7 +514,7 @@ _ARGUMENTS = """
     ----------
     params : iterable
         Parameters, (name, parameter) pairs, or dicts with param groups, each with its own ``lr`` and ``weight_decay``. Float32 in the
-        host's memory becomes parts of one flat vector; bfloat16, float16 and other devices go through a float32 master there.
+        host's memory becomes parts of one flat vector; bfloat16, float16 and other devices go through a float32 master.
     lr : float
         The learning rate; any scheduler may change it, group by group, alike on all ranks.
     betas, eps, weight_decay
@@ -518,6 +541,11 @@ _ARGUMENTS = """
         statistics. With ``init="broadcast"`` all ranks start from rank 0's.
     buffer_sync : {{"mean", "rank0"}}
         How: the mean of floating-point buffers and rank 0's of all others, or rank 0's of all.
+    device : {{"auto", "host", "gpu", "interpret"}}
+        Where the state is and the arithmetic runs (docs/gpu.md). "auto": on the NVIDIA or AMD GPU that all parameters are on, else on the
+        host. "gpu": the same, or ValueError. "host": always on the host. "interpret": the GPU's kernels on parameters in the host's
+        memory, by Triton's interpreter and slowly, for tests; the program needs the environment variable TRITON_INTERPRET=1. All give the
+        same bits, and ranks may differ in it. What a device has no kernel for raises NotImplementedError.
     **config
         The engine's words, such as ``codec``, ``block``, ``clip``, ``non_finite``, ``threads``{words}.
 

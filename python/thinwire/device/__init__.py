@@ -4,5 +4,6 @@
 docs/gpu.md says what runs where today. The modules, in reading order: `rounding` (16-bit numbers), `payload` (bytes of a payload),
 `formulas` (the optimizers' equations), `kernels` (what is launched), `launch` (calls on tensors), `twins` (the comparison).
 
-Nothing here is imported by the rest of the package. Triton comes with PyTorch's wheels for GPUs.
+`machine` (the vectors of a worker, and the calls of the engine) and `flat` (a model's parameters as such a vector) connect them to the
+optimizers. The rest of the package imports this only where kernels are to run. Triton comes with PyTorch's wheels for GPUs.
 """

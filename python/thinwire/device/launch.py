@@ -7,8 +7,10 @@ cannot be. The caller clears it before and looks at it after.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,10 +145,15 @@ class Shape:
         return Shape(8 if torch.version.hip else 4, 1)
 
 
+#: The interpreter keeps what it runs in global variables; workers may be threads.
+_INTERPRETER = threading.Lock()
+
+
 def _launch(kernel: Any, programs: int, *arguments: Any, warps: int, **constants: Any) -> None:
     if programs:
-        # Fused multiply-add rounds once where the engine rounds twice.
-        kernel[(programs,)](*arguments, **constants, num_warps=warps, enable_fp_fusion=False)
+        with _INTERPRETER if knobs.runtime.interpret else contextlib.nullcontext():
+            # Fused multiply-add rounds once where the engine rounds twice.
+            kernel[(programs,)](*arguments, **constants, num_warps=warps, enable_fp_fusion=False)
 
 
 def _residual(e: torch.Tensor | None) -> str:

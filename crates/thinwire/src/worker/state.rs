@@ -83,7 +83,7 @@ impl Worker {
         read(&mut self.whole_state()?)?;
         self.loaded(true, params)?;
         self.exchange.regrouped()?;
-        self.agree_on_params(0..params.len(), params)?;
+        self.agree_on_params(0..self.exchange.shape().values, params)?;
         self.regrouped = true;
         self.guarded(Worker::meet)
     }

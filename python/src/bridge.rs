@@ -256,14 +256,16 @@ pub fn _all_finite(py: Python<'_>, address: usize, len: usize) -> bool {
     }
 }
 
-/// Copies `bytes` to where the wire has room for as many.
+/// Copies `bytes` to a buffer that Python lends, which has room for as many.
 pub fn copy_to(address: usize, bytes: &[u8]) {
-    // SAFETY: `address` is of a buffer that our own `_wire.Wire` lends until it is told to send it, at least `bytes.len()` long.
+    // SAFETY: `address` is of a buffer of our own, at least `bytes.len()` long: `_wire.Wire` lends it until it is told to send it,
+    // `device.machine.Machine` (its `room`) until the next call.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
 }
 
-/// The `len` bytes that the wire has received to `address`.
+/// The `len` bytes that lie in a buffer that Python lends, at `address`.
 pub fn bytes_at<'a>(address: usize, len: usize) -> &'a [u8] {
-    // SAFETY: `_wire.Wire` leaves the buffer of a received frame alone until the next is asked for; `len` is within its capacity.
+    // SAFETY: `len` is within the buffer's capacity. `_wire.Wire` leaves the buffer of a received frame alone until the next is asked
+    // for, `device.machine.Machine` its own until the next call.
     unsafe { std::slice::from_raw_parts(address as *const u8, len) }
 }

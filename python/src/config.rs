@@ -32,6 +32,14 @@ pub fn resolve<'py>(words: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     to_python(words.py(), &from_python(words)?.resolved().map_err(error)?)
 }
 
+/// What a run under these words can ask of a device: the names of its passes and sources, and of its codecs.
+#[pyfunction]
+pub fn needs(words: &Bound<'_, PyDict>) -> PyResult<(Vec<&'static str>, Vec<String>)> {
+    let settings = from_python(words)?.decide().map_err(error)?;
+    let (passes, codecs) = settings.needs(false);
+    Ok((passes, codecs.iter().map(ToString::to_string).collect()))
+}
+
 /// The learning rates that a table in the words of `learning_rate` has at some steps.
 #[pyfunction]
 pub fn rates(table: &Bound<'_, PyDict>, steps: Vec<u64>) -> PyResult<Vec<f32>> {

@@ -51,7 +51,7 @@ impl Machine {
         self.call::<Py<PyAny>>(method, arguments).map(drop)
     }
 
-    /// Copies what the object left at the address that `method` returns.
+    /// Copies what the object left at an address.
     fn fetch(&self, address: usize, out: &mut [u8]) {
         if !out.is_empty() {
             out.copy_from_slice(bytes_at(address, out.len()));
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// The bytes of each value of a vector there.
+    /// Whether a vector there has 16 bits a value.
     fn is_half(&self, which: Which) -> bool {
         matches!(which, Which::Up | Which::Down) && self.residual == Precision::Bf16
     }

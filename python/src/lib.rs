@@ -24,7 +24,7 @@ mod _thinwire {
     #[pymodule_export]
     use crate::bridge::{_all_finite, Vector};
     #[pymodule_export]
-    use crate::config::{rates, resolve};
+    use crate::config::{needs, rates, resolve};
     #[pymodule_export]
     use crate::group::{Group, local_group, sharded_group, solo, wire_group};
     #[pymodule_export]

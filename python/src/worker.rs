@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyInt};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::inside::machine::Groups;
-use thinwire::inside::state::{Entry, Share, Slot};
+use thinwire::inside::state::{Entry, Field, Kind, Share, Slot};
 use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 
 /// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
@@ -219,16 +219,16 @@ impl Worker {
     /// How workers share each entry of the state, by name: "same", "own", "progress" for its own local steps, or "cut" and where this worker's part starts.
     fn _state_shares(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, usize)>> {
         self.with(py, None, |worker| {
-            let described = |entry: Entry<'_>| {
-                let (how, start) = match entry.share {
+            let described = |field: Field| {
+                let (how, start) = match field.share {
                     Share::Same => ("same", 0),
                     Share::Mean | Share::Residual => ("own", 0),
                     Share::Progress => ("progress", 0),
                     Share::Cut(range) => ("cut", range.start),
                 };
-                (entry.name.to_owned(), how, start)
+                (field.name.to_owned(), how, start)
             };
-            Ok(worker.whole_state()?.into_iter().map(described).collect())
+            Ok(worker.fields().into_iter().map(described).collect())
         })
     }
 
@@ -242,7 +242,7 @@ impl Worker {
 
     /// The state: names, types ("f4", "f8", or "word") and lengths.
     fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
-        self.layout(py, thinwire::Worker::whole_state)
+        self.layout(py, thinwire::Worker::fields)
     }
 
     /// Copies the state to `into`: its arrays are filled, its words are set.
@@ -252,14 +252,13 @@ impl Worker {
         if worker.is_stopped() {
             return Err(error::to_python(Error::Stopped));
         }
-        for entry in worker.whole_state().map_err(error::to_python)? {
-            match entry.slot {
-                Slot::Floats(values) => fill(into, entry.name, values)?,
-                Slot::Doubles(values) => fill(into, entry.name, values)?,
-                Slot::Word(word) => into.set_item(entry.name, *word)?,
-            }
-        }
-        Ok(())
+        let copy = |entry: &Entry<'_>| match &entry.slot {
+            Slot::Floats(values) => fill(into, entry.name, values),
+            Slot::Doubles(values) => fill(into, entry.name, values),
+            Slot::Word(word) => into.set_item(entry.name, **word),
+        };
+        let copied = worker.look(|entries| Ok(entries.iter().try_for_each(copy)));
+        copied.map_err(|error| self.explain(error))?
     }
 
     /// Refuses a state that `_adopt_state` would refuse.
@@ -270,14 +269,14 @@ impl Worker {
         from: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
         self.check_config(config)?;
-        self.found(from, self.layout(py, thinwire::Worker::state_of_one)?).map(drop)
+        self.found(from, self.layout(py, thinwire::Worker::fields_of_one)?).map(drop)
     }
 
     /// Goes on from the state of one worker in `from`, which was checked, and the `params` that it had; all workers together, from the
     /// same one. `params` are written to.
     fn _adopt_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut params = self.params(params)?;
-        let found = self.found(from, self.layout(py, thinwire::Worker::state_of_one)?)?;
+        let found = self.found(from, self.layout(py, thinwire::Worker::fields_of_one)?)?;
         self.with(py, None, |worker| worker.adopt(slice_mut(&mut params), |entries| pour(&found, entries)))
     }
 
@@ -469,19 +468,16 @@ impl Worker {
         }
     }
 
-    fn layout(
-        &self,
-        py: Python<'_>,
-        state: fn(&mut thinwire::Worker) -> thinwire::Result<Vec<Entry<'_>>>,
-    ) -> PyResult<Vec<Described>> {
-        self.with(py, None, |worker| {
-            let describe = |entry: &Entry<'_>| match &entry.slot {
-                Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
-                Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
-                Slot::Word(_) => (entry.name.to_owned(), "word", 1),
+    fn layout(&self, py: Python<'_>, fields: fn(&mut thinwire::Worker) -> Vec<Field>) -> PyResult<Vec<Described>> {
+        let describe = |field: Field| {
+            let kind = match field.kind {
+                Kind::Floats => "f4",
+                Kind::Doubles => "f8",
+                Kind::Word => "word",
             };
-            Ok(state(worker)?.iter().map(describe).collect())
-        })
+            (field.name.to_owned(), kind, field.len)
+        };
+        self.with(py, None, |worker| Ok(fields(worker).into_iter().map(describe).collect()))
     }
 
     /// The values of the state in `from`, in the order of the layout.
@@ -492,7 +488,7 @@ impl Worker {
             match value.len() {
                 got if got == len => Ok(value),
                 got => {
-                    let problem = format!("the state's {name} has {got} values, where {len} belong");
+                    let problem = format!("the state's {name}: expected {len} values, found {got}");
                     Err(PyValueError::new_err(problem))
                 }
             }

@@ -79,7 +79,7 @@ def test_a_state_that_does_not_fit_is_refused():
     state = worker.state_dict()
     with pytest.raises(ValueError, match="betas was .* when the state was saved"):
         thinwire.Worker("adam", parameters=10, betas=(0.8, 0.9)).load_state_dict(state)
-    with pytest.raises(ValueError, match="m has 10 values, where 11 belong"):
+    with pytest.raises(ValueError, match="m: expected 11 values, found 10"):
         thinwire.Worker("adam", parameters=11).load_state_dict(state)
     with pytest.raises(ValueError, match="worker 0 of 2"):
         worker.load_state_dict({**state, "size": 2})

@@ -230,9 +230,8 @@ class Checkpointed(Replica):
 
     def _adopt(self, first: dict[str, Any]) -> Tensor:
         """Goes on from rank 0's state; the parameters to go on from."""
-        with torch.no_grad():
-            params = self._flat.lend(first["params"])
-        self._worker._adopt(first, params)
+        with torch.no_grad(), self._flat.lent(first["params"]) as params:
+            self._worker._adopt(first, params)
         if self._worker.rank == 0:
             log.warning(
                 "from_rank0: all %d ranks go on from the state of rank 0 of %d alone: moments and schedule are kept, residuals start at "

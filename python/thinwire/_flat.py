@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -167,9 +168,10 @@ class Flat:
         """One step of the engine."""
         worker._step_in_pieces(self.vector, self.lengths, grads.addresses, lr, rates, grads.finite)
 
-    def lend(self, params: Tensor) -> Tensor:
+    @contextmanager
+    def lent(self, params: Tensor) -> Iterator[Tensor]:
         """Where the engine works on these parameters instead: a copy."""
-        return params.clone()
+        yield params.clone()
 
     def give_params(self) -> None:
         """Hands the vector's values to the parameters that have memory of their own."""

@@ -204,7 +204,8 @@ class Parts:
             name: number if isinstance(number, Tensor) else int(number) for name, number in numbers.items() if name not in OURS
         }
         for name in self._same:
-            values[name] = torch.cat([local(state[name]).flatten().float() for state in states])
+            # A mesh of GPUs keeps a DTensor there; the engine reads the host's memory.
+            values[name] = torch.cat([local(state[name]).flatten().float().cpu() for state in states])
         for name in self._rows():
             if regrouped:
                 parts = [state[name].share(start, int(numbers["workers"])) for state, start in zip(states, self._starts, strict=True)]

@@ -26,23 +26,37 @@ class Place(NamedTuple):
     name: str
 
 
-def choose(choice: Any, params: Sequence[Tensor]) -> Place | None:
-    """Where the vectors of `params` are to be; None: on the host."""
+def choose(choice: Any, params: Sequence[Tensor], needs: tuple[list[str], list[str]], config: dict[str, Any]) -> Place | None:
+    """Where the vectors of `params` are to be; None: on the host.
+
+    `needs` are the passes and codecs that a run can ask for. What a device has no kernel for is refused; a device whose bits differ
+    from the engine's is not used.
+    """
     if choice not in CHOICES:
-        raise ValueError(f"invalid device = {choice!r}: expected one of {', '.join(CHOICES)} (for example \"host\")")
+        raise ValueError(f'invalid device = {choice!r}: expected one of {", ".join(CHOICES)} (for example "host")')
     if choice == "host":
         return None
     devices = sorted({str(param.device) for param in params})
-    if choice == "interpret":
-        return _interpreter(devices)
-    problem = _problem(devices)
+    place, problem = _find(choice, devices, params[0].device)
+    if place is not None:
+        _check(place, needs, config)
+        problem = _difference(place, needs, config)
     if not problem:
-        return Place(params[0].device, devices[0])
-    if choice == "gpu":
-        raise ValueError(f'invalid device = "gpu": {problem} ({GO_ON})')
-    if any(device.startswith("cuda") for device in devices):
+        return place
+    if choice != "auto":
+        raise ValueError(f'invalid device = "{choice}": {problem} ({GO_ON})')
+    if any(not device.startswith("cpu") for device in devices):
         log.warning("the arithmetic of this optimizer runs on the host: %s. %s, without this warning", problem, GO_ON)
     return None
+
+
+def _find(choice: Choice, devices: list[str], device: torch.device) -> tuple[Place | None, str]:
+    """A device that could be used, or why there is none."""
+    if choice == "interpret":
+        problem = _without_interpreter(devices)
+        return (None, problem) if problem else (Place(torch.device("cpu"), "Triton's interpreter"), "")
+    problem = _problem(devices)
+    return (None, problem) if problem else (Place(device, devices[0]), "")
 
 
 def _problem(devices: list[str]) -> str:
@@ -62,31 +76,42 @@ def _without_triton() -> str:
     return ""
 
 
-def _interpreter(devices: list[str]) -> Place:
-    said = 'invalid device = "interpret": expected'
+def _without_interpreter(devices: list[str]) -> str:
     if devices != ["cpu"]:
-        raise ValueError(f"{said} parameters in the host's memory, found {', '.join(devices)} (leave device out for the kernels there)")
+        return f"expected parameters in the host's memory, found {', '.join(devices)} (leave device out for the kernels there)"
     if problem := _without_triton():
-        raise ValueError(f"{said} Triton, and {problem} ({GO_ON})")
+        return problem
     from triton import knobs
 
-    if not knobs.runtime.interpret:
-        raise ValueError(f"{said} the environment variable TRITON_INTERPRET=1 from the start of the program ({GO_ON})")
-    return Place(torch.device("cpu"), "Triton's interpreter")
+    return "" if knobs.runtime.interpret else "expected the environment variable TRITON_INTERPRET=1 from the start of the program"
 
 
-def check(place: Place, config: dict[str, Any]) -> None:
-    """Refuses a configuration for which a device lacks something, before anyone waits for this rank."""
-    from .device.launch import MOST_GROUPS, Codec, Missing
+def _check(place: Place, needs: tuple[list[str], list[str]], config: dict[str, Any]) -> None:
+    """Refuses what the device has no kernel for, before anyone waits for this rank."""
+    from .device.launch import MOST_GROUPS, PASSES, SOURCES, Codec, Missing
 
-    for option in ("codec_up", "codec_down", "exact_codec"):
-        if option in config:
-            try:
-                Codec.of(config[option])
-            except Missing as missing:
-                raise Missing(f"device {place.name}: {missing}") from None
+    passes, codecs = needs
+    for codec in codecs:
+        try:
+            Codec.of(codec)
+        except Missing as missing:
+            raise Missing(f"device {place.name}: {missing}") from None
+    if lacking := [name for name in passes if name not in PASSES and name not in SOURCES]:
+        raise Missing(f"device {place.name}: pass {lacking[0]!r} has no kernel ({GO_ON})")
     if len(config.get("groups", [])) > MOST_GROUPS:
         raise Missing(
             f"device {place.name}: parameter groups: expected 1 to {MOST_GROUPS}, found {len(config['groups'])} "
             f"(merge groups with equal options; or {GO_ON})"
         )
+
+
+def _difference(place: Place, needs: tuple[list[str], list[str]], config: dict[str, Any]) -> str:
+    """How the device differs from the engine in what this optimizer asks of it."""
+    from .device import proof
+
+    problem = proof.problem(place.device, proof.Needs.of(needs, config))
+    return (
+        f"{place.name} does not give the engine's bits: {problem} (please report it with `python -m thinwire.device --json`)"
+        if problem
+        else ""
+    )

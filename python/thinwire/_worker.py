@@ -28,7 +28,13 @@ class Worker(_thinwire.Worker):
     if TYPE_CHECKING:  # for editors and type checkers: the keywords
 
         def __init__(
-            self, name: Name, *, parameters: Any, group: _thinwire.Group | None = None, **config: Unpack[WorkerOptions]
+            self,
+            name: Name,
+            *,
+            parameters: Any,
+            group: _thinwire.Group | None = None,
+            device: Any = None,
+            **config: Unpack[WorkerOptions],
         ) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:

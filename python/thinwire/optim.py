@@ -96,7 +96,9 @@ class _Compressed(Checkpointed):
                 resume = self._sharding.folder(resume)
             self._buffers = None if buffers is None else Buffers(buffers, buffer_sync)
             config, self._course = _schedule.take(config, schedule, steps)
-            words = self._prepare(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, device, config)
+            words = self._prepare(
+                params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, init, deadline, device, config
+            )
         except Exception as error:
             _tell_others(process_group, self._sharding, error)
             raise
@@ -164,9 +166,7 @@ class _Compressed(Checkpointed):
         words = self._words(config)
         with guessing(_words.OURS, _words.ELSEWHERE):
             resolved = _thinwire.resolve(words)  # a word that does not fit is an error before anything is sent
-        place = _place.choose(device, flat)
-        if place is not None:
-            _place.check(place, resolved)
+        place = _place.choose(device, flat, _thinwire.needs(words), resolved)
         self._modules = Modules(flat)
         given = given_names(self.param_groups, flat)
         self._listing = Listing.of(flat, given, self._modules.names)

@@ -48,6 +48,37 @@ impl Slot<'_> {
     }
 }
 
+/// What kind of numbers an entry has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// f32.
+    Floats,
+    /// f64.
+    Doubles,
+    /// One u64.
+    Word,
+}
+
+/// An entry without its numbers, which may be far away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// How workers share it.
+    pub share: Share,
+    /// What kind of numbers it has.
+    pub kind: Kind,
+    /// How many.
+    pub len: usize,
+}
+
+impl Field {
+    /// Of a vector.
+    pub fn vector(name: &'static str, share: Share, len: usize) -> Field {
+        Field { name, share, kind: Kind::Floats, len }
+    }
+}
+
 /// One piece of state.
 #[derive(Debug)]
 pub struct Entry<'a> {
@@ -80,6 +111,16 @@ impl<'a> Entry<'a> {
     /// The same, for numbers that do not start at 0.
     pub fn starting_at(self, start: f64) -> Entry<'a> {
         Entry { start, ..self }
+    }
+
+    /// What it is, without its numbers.
+    pub fn field(&self) -> Field {
+        let (kind, len) = match &self.slot {
+            Slot::Floats(values) => (Kind::Floats, values.len()),
+            Slot::Doubles(values) => (Kind::Doubles, values.len()),
+            Slot::Word(_) => (Kind::Word, 1),
+        };
+        Field { name: self.name, share: self.share.clone(), kind, len }
     }
 
     /// Makes it what it is before the first step.

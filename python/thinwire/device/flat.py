@@ -7,7 +7,8 @@ whoever saves it would write the whole vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ class DeviceFlat:
 
     vector = None  # the engine finds the parameters on the device
 
-    def __init__(self, params: Sequence[Tensor], names: Sequence[str | None], sharding: Sharding | None, device: torch.device, name: str) -> None:
+    def __init__(
+        self, params: Sequence[Tensor], names: Sequence[str | None], sharding: Sharding | None, device: torch.device, name: str
+    ) -> None:
         check(params, names, sharding)
         self.params = list(params)
         self.lengths = [local(param).numel() for param in params]
@@ -82,9 +85,15 @@ class DeviceFlat:
         """Hands the vector's values to the parameters."""
         torch._foreach_copy_([local(param) for param in self.params], self._parts())
 
-    def lend(self, params: Tensor) -> Tensor:
-        """Where the engine works on these parameters instead: the device's vector itself."""
-        return self.values.copy_(params)
+    @contextmanager
+    def lent(self, params: Tensor) -> Iterator[Tensor]:
+        """Where the engine works on these parameters instead: the device's vector itself, which keeps its own if they are refused."""
+        own = self.values.clone()
+        try:
+            yield self.values.copy_(params)
+        except BaseException:
+            self.values.copy_(own)
+            raise
 
     def _parts(self) -> list[Tensor]:
         return cut(self.values, self.params)

@@ -31,12 +31,13 @@ use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
 use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Step};
 use crate::schedule::Round;
-use crate::state::Entry;
+use crate::state::{Entry, Field};
 use crate::transport::{Collective, Metered, Shards};
 use coding::Way;
 use header::{Header, Operation};
 use layout::{Shape, Topology};
 use round::Mail;
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A worker's part in every mean: its group, its codecs, its machine, and the digest of all that was agreed on.
@@ -69,8 +70,8 @@ impl Exchange {
             Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residual),
             None => (0, 0, Precision::F32),
         };
-        machine.remember(up, down, precision)?;
-        Ok(Exchange {
+        let remembered = machine.remember(up, down, precision);
+        let mut exchange = Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
             group: Metered::new(group),
             machine,
@@ -79,7 +80,14 @@ impl Exchange {
             codings,
             digest: 0,
             of_state: true,
-        })
+        };
+        if let Err(error) = remembered {
+            // Of a device whose memory is full the others must hear: they are about to meet this worker.
+            exchange.shards.abort(0, &error.to_string());
+            exchange.abort(Operation::Abort, 0, error.to_string().as_bytes());
+            return Err(error);
+        }
+        Ok(exchange)
     }
 
     pub fn shape(&self) -> Shape {
@@ -202,10 +210,23 @@ impl Exchange {
 
     /// What to save: the optimizer's vectors; e, whose mean counts; E, cut among the owners; the digest.
     pub fn state(&mut self) -> Result<Vec<Entry<'_>>> {
-        let owned = self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()));
+        let owned = self.owned();
         let mut entries = self.machine.state(Some(owned))?;
         entries.push(Entry::word("digest", &mut self.digest));
         Ok(entries)
+    }
+
+    /// The same without the numbers.
+    pub fn fields(&mut self) -> Vec<Field> {
+        let owned = self.owned();
+        let mut fields = self.machine.fields(Some(owned));
+        fields.push(Entry::word("digest", &mut self.digest).field());
+        fields
+    }
+
+    /// The values whose E this worker keeps.
+    fn owned(&self) -> Range<usize> {
+        self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()))
     }
 }
 

@@ -39,7 +39,7 @@ pub use tiles::{Read, Threads, Write};
 
 use crate::codec::Precision;
 use crate::error::Result;
-use crate::state::Entry;
+use crate::state::{Entry, Field};
 use std::ops::Range;
 
 /// Where the vectors are.
@@ -214,6 +214,29 @@ impl Machine {
         match self {
             Machine::Host(host) => Ok(host.state(owned)),
             Machine::Device(device) => device.state(owned),
+        }
+    }
+
+    /// What [`Machine::state`] lists, without the numbers: those of a device stay there.
+    pub fn fields(&mut self, owned: Option<Range<usize>>) -> Vec<Field> {
+        match self {
+            Machine::Host(host) => host.state(owned).iter().map(Entry::field).collect(),
+            Machine::Device(device) => device.fields(owned),
+        }
+    }
+
+    /// Drops the copy of a device's vectors that [`Machine::state`] made, which nobody has changed.
+    pub(crate) fn was_only_read(&mut self) {
+        if let Machine::Device(device) = self {
+            device.drop_copy();
+        }
+    }
+
+    /// Has a device take what was written to the copy of its vectors.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        match self {
+            Machine::Host(_) => Ok(()),
+            Machine::Device(device) => device.close(),
         }
     }
 

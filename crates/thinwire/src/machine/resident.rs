@@ -1,15 +1,15 @@
 //! The machine on a device: every call goes there by name, and the host keeps no vector.
 //!
 //! Whoever saves, loads or inspects the state gets a copy in the host's memory. It may have been changed, so it goes back to the device
-//! before the next call, and the copy is dropped.
+//! before the next call, unless the caller says that it was only read; then the copy is dropped.
 
 use super::device::{Call, Coder, Device, Input, Number, Room, Which};
-use super::state::{Names, named, residuals, scale};
+use super::state::{Names, fields, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
 use super::{Floats, Groups, Pass, Source, Step, Vector};
 use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
-use crate::state::Entry;
+use crate::state::{Entry, Field};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -130,6 +130,18 @@ impl Resident {
             entries.extend(residuals(e, owners, owned));
         }
         Ok(entries)
+    }
+
+    pub fn fields(&self, owned: Option<Range<usize>>) -> Vec<Field> {
+        fields(self.names, self.len(), self.residuals, owned)
+    }
+
+    pub fn drop_copy(&mut self) {
+        self.opened = None;
+    }
+
+    pub fn close(&mut self) -> Result<()> {
+        self.closed().map(drop)
     }
 
     pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) -> Result<()> {

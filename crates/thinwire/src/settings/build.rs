@@ -1,6 +1,7 @@
 //! From settings to the parts of a worker.
 
 use super::{Coarse, Settings};
+use crate::codec::CodecName;
 use crate::config::{Hierarchy, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
@@ -60,13 +61,18 @@ impl Settings {
         Ok(Machine::Host(Host::new(values, groups, self.algorithm.vectors(), self.keeps(), threads)))
     }
 
-    /// The memory of a worker on a device, which must have all that a run can ask for. `is_flat`: no worker shares a host.
-    pub(crate) fn resident(&self, device: Box<dyn Device>, groups: Arc<Groups>, is_flat: bool) -> Result<Machine> {
+    /// What a run can ask of a device: the names of passes and sources, and codecs. `is_flat`: no worker shares a host.
+    pub fn needs(&self, is_flat: bool) -> (Vec<&'static str>, Vec<CodecName>) {
         let mut passes = self.algorithm.passes().to_vec();
         passes.extend(self.keeps().then_some(Keep::NAME));
         let coarse = self.coarse.into_iter().flat_map(|coarse| [coarse.up, coarse.down]);
         let inside = (!is_flat).then_some(self.host_codec);
-        let codecs = self.exact.into_iter().chain(coarse).chain(inside).collect::<Vec<_>>();
+        (passes, self.exact.into_iter().chain(coarse).chain(inside).collect())
+    }
+
+    /// The memory of a worker on a device, which must have all that a run can ask for.
+    pub(crate) fn resident(&self, device: Box<dyn Device>, groups: Arc<Groups>, is_flat: bool) -> Result<Machine> {
+        let (passes, codecs) = self.needs(is_flat);
         let resident = Resident::new(device, groups, self.algorithm.vectors(), self.keeps(), &passes, &codecs)?;
         Ok(Machine::Device(resident))
     }

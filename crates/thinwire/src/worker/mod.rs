@@ -45,7 +45,7 @@ impl Worker {
     /// Joins `group` to train `params`, which must be the same on all workers.
     pub fn new(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
         let mut worker = Worker::unmet(config, params.len(), None, group)?;
-        worker.agree_on_params(0..params.len(), params)?;
+        worker.guarded(|worker| worker.agree_on_params(0..params.len(), params))?;
         worker.guarded(Worker::meet)?;
         Ok(worker)
     }
@@ -57,7 +57,7 @@ impl Worker {
     pub fn on_device(config: &Config, device: Box<dyn Device>, group: Box<dyn Collective>) -> Result<Worker> {
         let len = device.len();
         let mut worker = Worker::unmet(config, len, Some(device), group)?;
-        worker.agree_on_params(0..len, &[])?;
+        worker.guarded(|worker| worker.agree_on_params(0..len, &[]))?;
         worker.guarded(Worker::meet)?;
         Ok(worker)
     }

@@ -20,8 +20,10 @@ impl Worker {
         }
         let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
         let mut params = self.exchange.machine.copy_params(params)?;
+        self.exchange.machine.close()?;
         let written =
             self.entries(&mut params).and_then(|entries| checkpoint::write(dir, step, rank, &hosts, &entries));
+        self.exchange.machine.was_only_read();
         let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
             format: checkpoint::FORMAT.to_owned(),

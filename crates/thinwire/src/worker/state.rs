@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::error::{Error, Result};
 use crate::machine::Step;
-use crate::state::{Entry, Share};
+use crate::state::{Entry, Field, Share};
 
 impl Worker {
     /// Everything there is: the parameters too.
@@ -26,6 +26,30 @@ impl Worker {
         entries.extend(self.exchange.state()?);
         entries.extend(self.optimizer.numbers());
         Ok(entries)
+    }
+
+    /// What [`Worker::whole_state`] lists, without the numbers: those on a device are not copied.
+    pub fn fields(&mut self) -> Vec<Field> {
+        let mut fields = vec![Entry::word("step", &mut self.step).field()];
+        fields.extend(self.exchange.fields());
+        fields.extend(self.optimizer.numbers().iter().map(Entry::field));
+        fields
+    }
+
+    /// What [`Worker::state_of_one`] lists, without the numbers.
+    pub fn fields_of_one(&mut self) -> Vec<Field> {
+        let mut fields = vec![Entry::word("step", &mut self.step).field()];
+        fields.extend(self.exchange.machine.fields(None));
+        fields.extend(self.optimizer.numbers().iter().map(Entry::field));
+        fields
+    }
+
+    /// Shows [`Worker::whole_state`] to `look`, which changes nothing: a device keeps its own, and the copy is dropped.
+    pub fn look<T>(&mut self, look: impl FnOnce(&[Entry<'_>]) -> Result<T>) -> Result<T> {
+        self.exchange.machine.close()?;
+        let seen = self.whole_state().and_then(|entries| look(&entries));
+        self.exchange.machine.was_only_read();
+        seen
     }
 
     /// Goes on from a state that this rank of as many workers had, and `params` as they were then. `read` fills in every entry

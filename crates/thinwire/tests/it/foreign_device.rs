@@ -11,6 +11,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
+use thinwire::inside::state::{Entry, Kind};
 use thinwire::threads::Thread;
 use thinwire::{Collective, Config, Error, Name, Result, Solo, Worker};
 
@@ -273,6 +274,43 @@ fn a_device_that_fails_stops_the_run() {
         assert!(matches!(&errors[1], Error::Device { .. }) && errors[1].to_string() == words, "{}", errors[1]);
         assert!(errors[0].to_string().contains(&words), "{}", errors[0]);
     }
+}
+
+/// A device whose memory is full fails before its worker has met anyone; the others hear of it all the same.
+#[test]
+fn a_device_that_fails_at_the_start_is_named_to_the_others() {
+    let config = config("name = 'one-bit-adam'; warmup = 3");
+    for call in ["reserve", "digest"] {
+        let errors = runs::failing(2, |group| {
+            let device = Foreign::new(&runs::start(LEN));
+            device.memory().breaks_at = (group.rank() == 1).then_some(call);
+            Worker::on_device(&config, Box::new(device), Box::new(group)).map(drop)
+        });
+        let words = format!("device foreign: `{call}` was interrupted");
+        assert_eq!(errors[1].to_string(), words);
+        assert!(errors[0].to_string().contains(&words), "{}", errors[0]);
+    }
+}
+
+/// Looking at the state, or saving it, copies each value from the device once and none back; asking what there is copies none.
+#[test]
+fn what_is_only_read_is_not_written_back() {
+    let config = config("name = 'zero-one-adam'; sync_every = 3; freeze = 4; variance_gap = 2");
+    let mut resident = Resident::new(&config, Solo).unwrap();
+    resident.train(6).unwrap();
+    let device = resident.device.clone();
+    let copied = || std::mem::take(&mut device.memory().copied);
+    copied();
+    let fields = resident.worker.fields();
+    assert_eq!(copied(), [0, 0]);
+    let lengths = |entries: &[Entry<'_>]| entries.iter().map(Entry::field).collect::<Vec<_>>();
+    let seen = resident.worker.look(|entries| Ok(lengths(entries))).unwrap();
+    assert_eq!(seen, fields);
+    let values = fields.iter().filter(|field| field.kind == Kind::Floats).map(|field| field.len).sum();
+    assert_eq!(copied(), [values, 0]);
+    resident.worker.save(scratch().path(), &[]).unwrap();
+    resident.train(8).unwrap();
+    assert_eq!(copied(), [values + LEN, 0], "the parameters too");
 }
 
 /// What is on the device cannot be given as well.

@@ -48,8 +48,10 @@ pub struct Memory {
     /// What it pretends not to have.
     pub lacks_pass: Option<&'static str>,
     pub lacks_codec: Option<CodecName>,
-    /// The call of this name fails, as a GPU may.
+    /// The call of this name fails, as a GPU may: a pass, a source, `reserve` or `digest`.
     pub breaks_at: Option<&'static str>,
+    /// Values that were copied from the device, and to it.
+    pub copied: [usize; 2],
 }
 
 enum Residual {
@@ -121,11 +123,16 @@ impl Memory {
         Error::Device { device: "foreign".to_owned(), problem }
     }
 
+    fn unbroken(&self, name: &'static str) -> Result<()> {
+        match self.breaks_at == Some(name) {
+            true => Err(Memory::failed(format!("`{name}` was interrupted"))),
+            false => Ok(()),
+        }
+    }
+
     /// A call that the device does not have is an error with its name.
     fn called(&mut self, name: &'static str) -> Result<()> {
-        if self.breaks_at == Some(name) {
-            return Err(Memory::failed(format!("`{name}` was interrupted")));
-        }
+        self.unbroken(name)?;
         if !PASSES.contains(&name) || self.lacks_pass == Some(name) {
             return Err(Memory::failed(format!("it has no pass `{name}`")));
         }
@@ -292,6 +299,7 @@ impl Device for Foreign {
 
     fn reserve(&mut self, room: &Room) -> Result<()> {
         let mut memory = self.memory();
+        memory.unbroken("reserve")?;
         let len = memory.vectors["params"].len();
         memory.vectors.extend(room.vectors.iter().map(|name| (*name, vec![0.0; len])));
         if room.keeps {
@@ -390,11 +398,14 @@ impl Device for Foreign {
     }
 
     fn digest(&mut self, range: Range<usize>) -> Result<u64> {
-        Ok(reduce::digest(range.start, &self.memory().vectors["params"][range]))
+        let memory = self.memory();
+        memory.unbroken("digest")?;
+        Ok(reduce::digest(range.start, &memory.vectors["params"][range]))
     }
 
     fn read(&mut self, which: Which, range: Range<usize>, out: &mut [f32]) -> Result<()> {
-        let memory = self.memory();
+        let mut memory = self.memory();
+        memory.copied[0] += out.len();
         match which {
             Which::Params => out.copy_from_slice(&memory.vectors["params"][range]),
             Which::Own(name) => out.copy_from_slice(&memory.vectors[name][range]),
@@ -406,6 +417,7 @@ impl Device for Foreign {
 
     fn write(&mut self, which: Which, range: Range<usize>, from: &[f32]) -> Result<()> {
         let memory = &mut *self.memory();
+        memory.copied[1] += from.len();
         match which {
             Which::Params => memory.vectors.get_mut("params").expect("it is there")[range].copy_from_slice(from),
             Which::Own(name) => memory.vectors.get_mut(name).expect("it is there")[range].copy_from_slice(from),

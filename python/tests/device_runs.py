@@ -1,8 +1,8 @@
-"""Whole runs on Triton's interpreter beside the same runs on the host: ``python device_runs.py NAME...`` prints what differs.
+"""Whole runs on Triton's interpreter beside the same runs on the host: ``python device_runs.py run|resume NAME...`` prints what differs.
 
 A program of its own, because the interpreter must be chosen before Triton is imported. Workers are threads. The interpreter needs about
 a tenth of a second for a kernel, so vectors are short, and each case stands for many: optimizer, codec, residual, block, number of
-workers, groups, clipping and bad gradients are paired, not multiplied. THINWIRE_DEEP=1 multiplies some of them.
+workers, groups, clipping and bad gradients are paired, not multiplied. ``run --deep`` multiplies some of them.
 """
 
 import os
@@ -54,9 +54,6 @@ DEEP = {
     for topology in ("sharded", "central")
     for workers in (1, 2, 3)
 }
-
-if os.environ.get("THINWIRE_DEEP"):
-    CASES |= DEEP
 
 
 class Replica:
@@ -186,7 +183,12 @@ def with_traffic_of(runs, others):
 if __name__ == "__main__":
     numpy.seterr(all="ignore")  # the interpreter computes what a `where` then leaves out
     kind, *names = sys.argv[1:]
+    if kind == "list":
+        print(*CASES)
+    elif names == ["--deep"]:
+        CASES, names = DEEP, list(DEEP)
     for name in names:
         for problem in {"run": run, "resume": resume}[kind](name):
             print(f"{name}: {problem}", flush=True)
-    print("done")
+    if names:
+        print("done")

@@ -29,6 +29,7 @@ impl Worker {
     }
 
     /// What [`Worker::whole_state`] lists, without the numbers: those on a device are not copied.
+    #[doc(hidden)]
     pub fn fields(&mut self) -> Vec<Field> {
         let mut fields = vec![Entry::word("step", &mut self.step).field()];
         fields.extend(self.exchange.fields());
@@ -37,6 +38,7 @@ impl Worker {
     }
 
     /// What [`Worker::state_of_one`] lists, without the numbers.
+    #[doc(hidden)]
     pub fn fields_of_one(&mut self) -> Vec<Field> {
         let mut fields = vec![Entry::word("step", &mut self.step).field()];
         fields.extend(self.exchange.machine.fields(None));
@@ -45,6 +47,7 @@ impl Worker {
     }
 
     /// Shows [`Worker::whole_state`] to `look`, which changes nothing: a device keeps its own, and the copy is dropped.
+    #[doc(hidden)]
     pub fn look<T>(&mut self, look: impl FnOnce(&[Entry<'_>]) -> Result<T>) -> Result<T> {
         self.exchange.machine.close()?;
         let seen = self.whole_state().and_then(|entries| look(&entries));

@@ -225,6 +225,7 @@ impl Worker {
                     Share::Mean | Share::Residual => ("own", 0),
                     Share::Progress => ("progress", 0),
                     Share::Cut(range) => ("cut", range.start),
+                    _ => unreachable!("the engine has no other"),
                 };
                 (entry.name.to_owned(), how, start)
             };
@@ -257,6 +258,7 @@ impl Worker {
                 Slot::Floats(values) => fill(into, entry.name, values)?,
                 Slot::Doubles(values) => fill(into, entry.name, values)?,
                 Slot::Word(word) => into.set_item(entry.name, *word)?,
+                _ => unreachable!("the engine has no other"),
             }
         }
         Ok(())
@@ -479,6 +481,7 @@ impl Worker {
                 Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
                 Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
                 Slot::Word(_) => (entry.name.to_owned(), "word", 1),
+                _ => unreachable!("the engine has no other"),
             };
             Ok(state(worker)?.iter().map(describe).collect())
         })

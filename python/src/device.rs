@@ -95,6 +95,7 @@ fn name_of(which: Which) -> &'static str {
         Which::Own(name) => name,
         Which::Up => "e",
         Which::Down => "E",
+        _ => unreachable!("the engine has no other"),
     }
 }
 
@@ -146,6 +147,7 @@ impl Device for Machine {
             Input::Gradient => Some("g"),
             Input::Kept => Some("kept"),
             Input::Nothing => None,
+            _ => unreachable!("the engine has no other"),
         };
         self.call("run", (call.name, rows(call.scalars), input))
     }
@@ -178,6 +180,7 @@ impl Device for Machine {
             Feedback::None => None,
             Feedback::Up => Some(("e", range.start)),
             Feedback::Down { owned } => Some(("E", range.start - owned)),
+            _ => unreachable!("the engine has no other"),
         };
         let messages = (sum.payloads().count(), apart, sum.divisor);
         let codecs = (from.codec.to_string(), from.block, to.codec.to_string(), to.block);
@@ -217,6 +220,7 @@ impl Device for Machine {
             Number::GradientSquared => ("g", true),
             Number::KeptSquared => ("kept", true),
             Number::Sum(name) => (name, false),
+            _ => unreachable!("the engine has no other"),
         };
         let (address, tiles): (usize, usize) = self.call("tile_sums", (vector, squares))?;
         let mut bytes = vec![0; 8 * tiles];

@@ -7,7 +7,7 @@ use crate::bridge::{Borrowed, readable, writeable};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use thinwire::CodecName;
-use thinwire::inside::codec::{self, Codec, Owed, TOGETHER};
+use thinwire::inside::codec::{self, Codec, ResidualSlice, TOGETHER};
 use thinwire::inside::kernel::reduce;
 use thinwire::inside::kernel::update::{self, Scalars, Since};
 
@@ -29,11 +29,11 @@ impl Residual {
         Ok(Residual(borrowed, halves))
     }
 
-    fn owed(&mut self) -> Owed<'_> {
+    fn owed(&mut self) -> ResidualSlice<'_> {
         match (&mut self.0, self.1) {
-            (None, _) => Owed::Nothing,
-            (Some(values), false) => Owed::Wide(values.slice_mut()),
-            (Some(bytes), true) => Owed::Half(bytes.slice_mut::<u8>().as_chunks_mut().0),
+            (None, _) => ResidualSlice::Nothing,
+            (Some(values), false) => ResidualSlice::Wide(values.slice_mut()),
+            (Some(bytes), true) => ResidualSlice::Half(bytes.slice_mut::<u8>().as_chunks_mut().0),
         }
     }
 }

@@ -225,6 +225,7 @@ impl Worker {
                     Share::Mean | Share::Residual => ("own", 0),
                     Share::Progress => ("progress", 0),
                     Share::Cut(range) => ("cut", range.start),
+                    _ => unreachable!("the engine has no other"),
                 };
                 (field.name.to_owned(), how, start)
             };
@@ -256,6 +257,7 @@ impl Worker {
             Slot::Floats(values) => fill(into, entry.name, values),
             Slot::Doubles(values) => fill(into, entry.name, values),
             Slot::Word(word) => into.set_item(entry.name, **word),
+            _ => unreachable!("the engine has no other"),
         };
         let copied = worker.look(|entries| Ok(entries.iter().try_for_each(copy)));
         copied.map_err(|error| self.explain(error))?

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
 use thinwire::CodecName;
+use thinwire::inside::machine::Floats;
 use thinwire::options::Precision;
-use thinwire::{Collective, Floats, MeanOptions};
+use thinwire::{Collective, MeanOptions};
 
 /// What all errors of the transport say was going on.
 const PROBING: &str = "probing";

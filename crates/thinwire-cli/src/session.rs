@@ -17,7 +17,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use thinwire::{Collective, Jump, Traffic, Worker};
+use thinwire::counts::Jump;
+use thinwire::{Collective, Traffic, Worker};
 use thinwire_models::{Learner, Score, Share};
 
 /// Seconds between two notes, about.

@@ -46,6 +46,7 @@ impl Own {
             Share::Mean => Some(entry.name),
             Share::Residual => Some(RESIDUAL),
             Share::Same | Share::Progress | Share::Cut(_) => None,
+            _ => unreachable!("the engine has no other"),
         };
         let own = state.iter().filter_map(|entry| Some((named(entry)?.to_owned(), entry.slot.as_bytes().to_vec())));
         Ok(Own(own.collect()))

@@ -7,10 +7,10 @@
 use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
-use thinwire::Floats;
-use thinwire::inside::codec::Owed;
+use thinwire::inside::codec::ResidualSlice;
 use thinwire::inside::codec::{Codec, Fault, Sign};
 use thinwire::inside::kernel::{self, Level, Stream, update};
+use thinwire::inside::machine::Floats;
 use thinwire::inside::machine::tiles::{Cut, Span, Threads, Vectors};
 
 const ROUNDS: usize = 9;
@@ -74,14 +74,14 @@ const CASES: [Case; 11] = [
     Case {
         name: "sign encode with feedback",
         bytes: 12.0 + SIGN_BYTES,
-        run: |data, threads| encode(&data.a, Owed::Wide(&mut data.e), &mut data.bits, threads),
+        run: |data, threads| encode(&data.a, ResidualSlice::Wide(&mut data.e), &mut data.bits, threads),
     },
     Case {
         name: "the same, residue in bf16",
         bytes: 8.0 + SIGN_BYTES,
         run: |data, threads| {
             let halves = bytemuck::cast_slice_mut(&mut data.halves);
-            encode(&data.a, Owed::Half(halves), &mut data.bits, threads);
+            encode(&data.a, ResidualSlice::Half(halves), &mut data.bits, threads);
         },
     },
     Case { name: "sign decode and accumulate", bytes: 8.0 + SIGN_BYTES, run: decode_add },
@@ -146,11 +146,11 @@ fn cut() -> Cut {
     Cut { block: BLOCK, encoded: Sign.encoded_len(BLOCK) }
 }
 
-fn encode(x: &[f32], residue: Owed<'_>, bytes: &mut [u8], threads: &Threads) {
+fn encode(x: &[f32], residue: ResidualSlice<'_>, bytes: &mut [u8], threads: &Threads) {
     let vectors = Vectors::new([x], []);
     let span = Span { range: 0..x.len(), vectors, residual: residue, bytes, cut: cut() };
     let done = threads
-        .walk(span, |tile: Span<'_>, _| Sign.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes));
+        .walk(span, |tile: Span<'_>, _, _| Sign.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes));
     done.expect("finite values");
 }
 
@@ -170,8 +170,9 @@ type Decode = for<'a> fn(&[u8], &'a mut [f32], &Stream<'a>) -> Result<(), Fault>
 
 fn unpack(data: &mut Data, threads: &Threads, decode: Decode) {
     let vectors = Vectors::new([], [&mut data.d]);
-    let span = Span { range: 0..data.a.len(), vectors, residual: Owed::Nothing, bytes: &mut data.bits, cut: cut() };
-    let done = threads.walk_streaming(span, |tile: Span<'_>, _, stream| {
+    let span =
+        Span { range: 0..data.a.len(), vectors, residual: ResidualSlice::Nothing, bytes: &mut data.bits, cut: cut() };
+    let done = threads.walk(span, |tile: Span<'_>, _, stream| {
         let Vectors { write: [out, ..], .. } = tile.vectors;
         decode(tile.bytes, out, stream)
     });
@@ -238,7 +239,7 @@ fn report(data: &mut Data, count: usize, alone: &mut Vec<f64>) {
         seconds(case, data, threads);
         let (mut ratios, mut times) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            encode(&data.a, Owed::Wide(&mut data.e), &mut data.bits, threads); // valid bits, and no kernel finds its vectors in the cache
+            encode(&data.a, ResidualSlice::Wide(&mut data.e), &mut data.bits, threads); // valid bits, and no kernel finds its vectors in the cache
             let copy = copy_seconds(data, count);
             let time = seconds(case, data, threads);
             copies.push(copy);

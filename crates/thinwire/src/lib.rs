@@ -38,18 +38,14 @@
 #[cfg(target_endian = "big")]
 compile_error!("messages and checkpoints are little-endian, and so must the machine be");
 
-// In reading order. Those that need no documentation are seen from outside by a few names only, which have it.
+// In reading order.
 mod error;
-mod state;
+pub mod state;
 mod schedule;
-#[allow(missing_docs)]
 mod kernel;
-#[allow(missing_docs)]
 mod codec;
-#[allow(missing_docs)]
 mod machine;
 mod transport;
-#[allow(missing_docs)]
 mod exchange;
 mod mean;
 mod config;
@@ -63,15 +59,14 @@ pub use checkpoint::Checkpoint;
 pub use codec::CodecName;
 pub use config::{Config, Name};
 pub use error::{Error, Fault, Result};
-pub use machine::{Floats, Gradient, Pieces};
+pub use machine::{Gradient, Pieces};
 pub use mean::{Mean, MeanOptions};
 pub use optim::{Adam, EfficientAdam, OneBitAdam, ZeroOneAdam};
-pub use plan::{Load, Memory, Plan};
+pub use plan::Plan;
 pub use schedule::{LearningRate, Round};
-pub use state::{Entry, Share, Slot};
 #[cfg(feature = "mpi")]
 pub use transport::mpi;
-pub use transport::{Collective, Jump, Rounds, Seconds, Sharded, Solo, Traffic, threads};
+pub use transport::{Collective, Sharded, Solo, Traffic, threads};
 pub use worker::Worker;
 
 /// The values that options take, beyond numbers and codecs.
@@ -82,6 +77,12 @@ pub mod options {
     pub use crate::machine::Group;
     pub use crate::optim::{Freeze, Sync, Theta, Warmup};
     pub use crate::schedule::Decay;
+}
+
+/// What [`Plan`] and [`Traffic`] count.
+pub mod counts {
+    pub use crate::plan::{Load, Memory};
+    pub use crate::transport::{Jump, Rounds, Seconds};
 }
 
 /// A device of your own: memory that is not the host's, and loops over it, for [`Worker::on_device`].

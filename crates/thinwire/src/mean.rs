@@ -4,7 +4,7 @@ use crate::codec::{CodecName, MAX_BLOCK, Precision};
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
-use crate::exchange::{Coding, Codings, Exchange, header::Operation};
+use crate::exchange::{Exchange, RoundLayout, RoundLayouts, header::Operation};
 use crate::machine::{Host, Threads};
 use crate::schedule::Round;
 use crate::transport::{Collective, Traffic};
@@ -101,10 +101,10 @@ impl Mean {
         let workers = group.size();
         let shape = Shape { values, block, workers, topology: Topology::Sharded };
         let codecs = [CodecName::F32, up, down];
-        let coding = Coding::on_hosts(shape, codecs, bucket.max(1), &Hosts::apart(workers)).keeping(residual);
+        let coding = RoundLayout::on_hosts(shape, codecs, bucket.max(1), &Hosts::apart(workers)).keeping(residual);
         let (round, codings) = match feedback {
-            true => (Round::Coarse, Codings { exact: None, coarse: Some(coding) }),
-            false => (Round::Exact, Codings { exact: Some(coding), coarse: None }),
+            true => (Round::Coarse, RoundLayouts { exact: None, coarse: Some(coding) }),
+            false => (Round::Exact, RoundLayouts { exact: Some(coding), coarse: None }),
         };
         let machine = Host::bare(values, Threads::new(threads)?);
         Ok(Mean { exchange: Exchange::new(shape, codings, group, machine)?, round, taken: 0, stopped: false })

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::Shape;
-use crate::exchange::{Coding, Codings, Crossing};
+use crate::exchange::{Crossing, RoundLayout, RoundLayouts};
 use crate::optim::Algorithm;
 use crate::schedule::{LearningRate, Round};
 use crate::transport::Rounds;
@@ -25,7 +25,7 @@ pub struct Plan {
     shape: Shape,
     /// Where the workers are, whatever the form of the mean.
     hosts: Hosts,
-    codings: Codings,
+    codings: RoundLayouts,
     learning_rate: Option<LearningRate>,
     ends_synced: bool,
 }
@@ -52,7 +52,7 @@ pub struct Memory {
     pub model: u64,
     /// m and v, as in Adam anywhere.
     pub moments: u64,
-    /// What the optimizer keeps beyond them: residues, for 0/1 Adam u and the anchor, room for clipping.
+    /// What the optimizer keeps beyond them: residuals, for 0/1 Adam u and the anchor, room for clipping.
     pub beyond_adam: u64,
     /// Messages under way: what this worker packs, and what it has received for this bucket and the next.
     pub messages: u64,
@@ -130,7 +130,7 @@ impl Plan {
 
     fn bytes_to(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
-        let sent = |rounds: u64, coding: &Option<Coding>| match coding {
+        let sent = |rounds: u64, coding: &Option<RoundLayout>| match coding {
             Some(coding) if rounds > 0 => {
                 let sent = coding.sent(rank, &counts);
                 rounds * (sent.up + sent.down)
@@ -151,8 +151,8 @@ impl Plan {
         self.mean_of(|coding| coding.crossings(&self.hosts).0.iter().map(out).sum())
     }
 
-    fn mean_of(&self, bytes: impl Fn(&Coding) -> u128) -> u64 {
-        let all = |rounds: u64, coding: &Option<Coding>| {
+    fn mean_of(&self, bytes: impl Fn(&RoundLayout) -> u128) -> u64 {
+        let all = |rounds: u64, coding: &Option<RoundLayout>| {
             coding.as_ref().map_or(0, |coding| u128::from(rounds) * bytes(coding))
         };
         let all = all(self.rounds.exact, &self.codings.exact) + all(self.rounds.coarse, &self.codings.coarse);
@@ -189,25 +189,25 @@ impl Plan {
     /// bits, though a worker sends it twice but for its own part, once up and once down. What goes inside a host, where workers
     /// of one add up first, is not in it.
     pub fn bits_per_param_per_step(&self) -> f64 {
-        let bits = |rounds: u64, coding: &Option<Coding>| {
+        let bits = |rounds: u64, coding: &Option<RoundLayout>| {
             coding.as_ref().map_or(0.0, |coding| rounds as f64 * coding.bits_per_value())
         };
         let all = bits(self.rounds.exact, &self.codings.exact) + bits(self.rounds.coarse, &self.codings.coarse);
         all / self.steps.max(1) as f64
     }
 
-    /// What worker `rank` holds. Its residue of the way up is as long as the vector also where a host has several workers, and
+    /// What worker `rank` holds. Its residual of the way up is as long as the vector also where a host has several workers, and
     /// most of it stays 0: only the blocks that it relays have one.
     pub fn memory(&self, rank: usize) -> Memory {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
         let word = 4 * self.shape.values as u64;
-        let residues = self.codings.coarse.as_ref().map_or(0, |coding| coding.residual_bytes(rank) as u64);
+        let residuals = self.codings.coarse.as_ref().map_or(0, |coding| coding.residual_bytes(rank) as u64);
         let vectors = self.algorithm.vectors().len() as u64 * word;
         let clipping = if self.clips && self.codings.exact.is_some() { word } else { 0 };
         Memory {
             model: 2 * word,
             moments: 2 * word,
-            beyond_adam: residues + vectors.saturating_sub(2 * word) + clipping,
+            beyond_adam: residuals + vectors.saturating_sub(2 * word) + clipping,
             messages: (self.codings.buffers(rank) * self.codings.longest_message()) as u64,
         }
     }
@@ -232,7 +232,7 @@ mod tests {
         let mean = |bytes: &dyn Fn(usize) -> u64| {
             ((0..workers).map(bytes).sum::<u64>() as f64 / workers as f64).round() as u64
         };
-        let link = |coding: &Coding| {
+        let link = |coding: &RoundLayout| {
             let hosts = || 0..plan.hosts.count();
             let from_to = |from: usize, to: usize| {
                 let members = plan.hosts.members(from).iter().filter(|_| from != to);

@@ -49,6 +49,7 @@ fn a_tenth() -> f64 {
 /// How the learning rate falls after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Decay {
     /// It does not.
     #[default]
@@ -188,6 +189,7 @@ impl SyncSteps {
 
 /// What the workers average in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Round {
     /// A full-precision mean.
     Exact,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 /// How an entry passes to another number of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Share {
     /// The same on all workers: anyone's will do.
     Same,
@@ -19,6 +20,7 @@ pub enum Share {
 
 /// Where an entry's numbers are.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Slot<'a> {
     /// A vector, such as m.
     Floats(&'a mut [f32]),

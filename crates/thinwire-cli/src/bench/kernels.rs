@@ -4,10 +4,11 @@ use anyhow::{Result, ensure};
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
-use thinwire::inside::codec::Owed;
+use thinwire::CodecName;
+use thinwire::inside::codec::ResidualSlice;
 use thinwire::inside::codec::{Codec, Fault, encoded_len};
+use thinwire::inside::machine::Floats;
 use thinwire::inside::machine::tiles::{Cut, Span, Threads, Vectors};
-use thinwire::{CodecName, Floats};
 
 /// The engine's default block.
 const BLOCK: usize = 512;
@@ -130,9 +131,15 @@ pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
 fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
     let vectors = Vectors::new([&data.x], []);
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
-    let span =
-        Span { range: 0..data.x.len(), vectors, residual: Owed::Wide(&mut data.residue), bytes: &mut data.bytes, cut };
-    threads.walk(span, |tile: Span<'_>, _| codec.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes))
+    let span = Span {
+        range: 0..data.x.len(),
+        vectors,
+        residual: ResidualSlice::Wide(&mut data.residue),
+        bytes: &mut data.bytes,
+        cut,
+    };
+    threads
+        .walk(span, |tile: Span<'_>, _, _| codec.encode_blocks(BLOCK, tile.vectors.read[0], tile.residual, tile.bytes))
 }
 
 fn decode_add(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), Fault> {
@@ -148,8 +155,8 @@ fn decode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
 fn unpack(codec: &dyn Codec, data: &mut Data, threads: &Threads, decode: Decode) -> Result<(), Fault> {
     let vectors = Vectors::new([], [&mut *data.y]);
     let cut = Cut { block: BLOCK, encoded: codec.encoded_len(BLOCK) };
-    let span = Span { range: 0..data.x.len(), vectors, residual: Owed::Nothing, bytes: &mut data.bytes, cut };
-    threads.walk(span, |tile: Span<'_>, _| {
+    let span = Span { range: 0..data.x.len(), vectors, residual: ResidualSlice::Nothing, bytes: &mut data.bytes, cut };
+    threads.walk(span, |tile: Span<'_>, _, _| {
         let Vectors { write: [out, ..], .. } = tile.vectors;
         decode(codec, cut, tile.bytes, out)
     })

@@ -8,7 +8,8 @@ use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thinwire::Round;
-use thinwire::{CodecName, Config, Floats, Name, Worker, threads};
+use thinwire::inside::machine::Floats;
+use thinwire::{CodecName, Config, Name, Worker, threads};
 
 /// Two workers, each with a host to itself: the smallest group that sends.
 pub const PAIR: [usize; 2] = [0, 1];
@@ -67,6 +68,7 @@ pub fn round_name(round: Round) -> &'static str {
         Round::Exact => "exact",
         Round::Coarse => "coarse",
         Round::Skipped => "skipped",
+        _ => unreachable!("the engine has no other"),
     }
 }
 

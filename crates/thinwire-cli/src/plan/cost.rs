@@ -14,9 +14,10 @@ use super::network::Network;
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::steps::{StepCost, round_name};
 use anyhow::{Context, Result};
+use thinwire::Plan;
 use thinwire::Round;
+use thinwire::counts::{Load, Memory};
 use thinwire::{CodecName, Config};
-use thinwire::{Load, Memory, Plan};
 
 /// Where the workers are, and how they share cores.
 #[derive(Clone, Debug)]
@@ -161,7 +162,7 @@ impl Estimate {
         match round {
             Round::Exact => self.exact.as_ref(),
             Round::Coarse => self.coarse.as_ref(),
-            Round::Skipped => None,
+            _ => None,
         }
     }
 

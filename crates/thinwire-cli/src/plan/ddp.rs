@@ -13,7 +13,7 @@
 
 use super::network::Network;
 use thinwire::CodecName;
-use thinwire::Memory;
+use thinwire::counts::Memory;
 
 /// PyTorch's `bucket_cap_mb`, of gradients in f32.
 const BUCKET: f64 = 25.0 * 1024.0 * 1024.0;

@@ -167,7 +167,7 @@ impl Checkpoint {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::checkpoint(
                     dir,
-                    format!("there is no {MANIFEST}: not a checkpoint, or never finished"),
+                    format!("expected {MANIFEST}, found none (not a checkpoint, or never finished)"),
                 ));
             }
             text => text.map_err(Error::io(&path))?,
@@ -179,7 +179,7 @@ impl Checkpoint {
         }
         let version = value.get("version").cloned().unwrap_or_default();
         if version != VERSION {
-            return Err(Error::checkpoint(path, format!("it is of version {version}, this build reads {VERSION}")));
+            return Err(Error::checkpoint(path, format!("version: expected {VERSION}, found {version}")));
         }
         let manifest = serde_json::from_value::<Manifest>(value).map_err(foreign)?;
         if manifest.files.is_empty() {

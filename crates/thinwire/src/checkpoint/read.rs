@@ -103,20 +103,22 @@ struct Stored {
 impl Stored {
     fn open(path: PathBuf) -> Result<Stored> {
         let mut file = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
-        let foreign = |problem: String| Error::checkpoint(&path, format!("it is no safetensors file: {problem}"));
+        let foreign = |problem: String| {
+            Error::checkpoint(&path, format!("expected a safetensors file, found another: {problem}"))
+        };
         let available = file.get_ref().metadata().map_err(Error::io(&path))?.len();
         let mut len = [0; 8];
         file.read_exact(&mut len).map_err(|error| foreign(error.to_string()))?;
         let start = u64::from_le_bytes(len).saturating_add(8);
         if start > available {
-            return Err(foreign(format!("its header would be {start} bytes long")));
+            return Err(foreign(format!("header: expected at most {available} bytes, found {start}")));
         }
         let mut header = vec![0; start as usize - 8];
         file.read_exact(&mut header).map_err(|error| foreign(error.to_string()))?;
         let metadata = serde_json::from_slice::<Metadata>(&header).map_err(|error| foreign(error.to_string()))?;
         let end = start + metadata.data_len() as u64;
         if end != available {
-            return Err(foreign(format!("its header describes {end} bytes, it has {available}")));
+            return Err(foreign(format!("expected {end} bytes, found {available}")));
         }
         Ok(Stored { path, file, start, metadata })
     }

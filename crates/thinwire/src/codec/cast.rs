@@ -8,10 +8,14 @@ use crate::kernel::{bf16, reduce};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+/// The casts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cast {
+    /// 32 bits: the value itself.
     F32,
+    /// The upper 16 bits of an f32, rounded.
     Bf16,
+    /// IEEE half precision.
     F16,
 }
 

@@ -23,7 +23,7 @@ mod uniform;
 pub use cast::Cast;
 pub use name::CodecName;
 pub use power2::Power2;
-pub use residual::{Owed, Precision};
+pub use residual::{Precision, ResidualSlice};
 pub use sign::Sign;
 pub use topk::TopK;
 pub use uniform::Uniform;
@@ -53,7 +53,7 @@ pub trait Codec: Debug + Send + Sync {
     }
 
     /// Encodes many blocks of `block` values, the last one maybe of fewer, with what is owed of them.
-    fn encode_blocks(&self, block: usize, x: &[f32], e: Owed<'_>, out: &mut [u8]) -> Result<(), Fault> {
+    fn encode_blocks(&self, block: usize, x: &[f32], e: ResidualSlice<'_>, out: &mut [u8]) -> Result<(), Fault> {
         encode_each(self, block, x, e, out)
     }
 
@@ -111,16 +111,18 @@ fn encode_each(
     codec: &(impl Codec + ?Sized),
     block: usize,
     x: &[f32],
-    e: Owed<'_>,
+    e: ResidualSlice<'_>,
     out: &mut [u8],
 ) -> Result<(), Fault> {
     assert_eq!(out.len(), encoded_len(codec, block, x.len()), "bytes for every block");
     assert!(e.count().is_none_or(|count| count == x.len()), "a residual for every value");
     let mut blocks = x.chunks(block).zip(out.chunks_mut(codec.encoded_len(block)));
     match e {
-        Owed::Nothing => blocks.try_for_each(|(x, out)| codec.encode(x, out)),
-        Owed::Wide(e) => blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with(x, e, out)),
-        Owed::Half(e) => {
+        ResidualSlice::Nothing => blocks.try_for_each(|(x, out)| codec.encode(x, out)),
+        ResidualSlice::Wide(e) => {
+            blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with(x, e, out))
+        }
+        ResidualSlice::Half(e) => {
             blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with_half(x, e, out))
         }
     }

@@ -7,6 +7,7 @@
 use super::levels::Grid;
 use crate::kernel::multiversion;
 
+/// The codec `power2` to `power6`.
 #[derive(Clone, Copy, Debug)]
 pub struct Power2 {
     pub(super) width: u8,

@@ -56,41 +56,45 @@ impl FromStr for Precision {
 
 /// A part of a residual, or nothing where none is kept.
 #[derive(Debug)]
-pub enum Owed<'a> {
+pub enum ResidualSlice<'a> {
+    /// No residual is kept.
     Nothing,
+    /// 32 bits a value.
     Wide(&'a mut [f32]),
+    /// 16 bits a value.
     Half(&'a mut [Half]),
 }
 
-impl<'a> Owed<'a> {
+impl<'a> ResidualSlice<'a> {
     /// Its values, if there is one.
     pub fn count(&self) -> Option<usize> {
         match self {
-            Owed::Nothing => None,
-            Owed::Wide(values) => Some(values.len()),
-            Owed::Half(halves) => Some(halves.len()),
+            ResidualSlice::Nothing => None,
+            ResidualSlice::Wide(values) => Some(values.len()),
+            ResidualSlice::Half(halves) => Some(halves.len()),
         }
     }
 
     /// This range of it.
-    pub fn part(&mut self, range: Range<usize>) -> Owed<'_> {
+    pub fn part(&mut self, range: Range<usize>) -> ResidualSlice<'_> {
         match self {
-            Owed::Nothing => Owed::Nothing,
-            Owed::Wide(values) => Owed::Wide(&mut values[range]),
-            Owed::Half(halves) => Owed::Half(&mut halves[range]),
+            ResidualSlice::Nothing => ResidualSlice::Nothing,
+            ResidualSlice::Wide(values) => ResidualSlice::Wide(&mut values[range]),
+            ResidualSlice::Half(halves) => ResidualSlice::Half(&mut halves[range]),
         }
     }
 
-    pub fn split_at(self, middle: usize) -> (Owed<'a>, Owed<'a>) {
+    /// Two parts, the second from `middle` on.
+    pub fn split_at(self, middle: usize) -> (ResidualSlice<'a>, ResidualSlice<'a>) {
         match self {
-            Owed::Nothing => (Owed::Nothing, Owed::Nothing),
-            Owed::Wide(values) => {
+            ResidualSlice::Nothing => (ResidualSlice::Nothing, ResidualSlice::Nothing),
+            ResidualSlice::Wide(values) => {
                 let (left, right) = values.split_at_mut(middle);
-                (Owed::Wide(left), Owed::Wide(right))
+                (ResidualSlice::Wide(left), ResidualSlice::Wide(right))
             }
-            Owed::Half(halves) => {
+            ResidualSlice::Half(halves) => {
                 let (left, right) = halves.split_at_mut(middle);
-                (Owed::Half(left), Owed::Half(right))
+                (ResidualSlice::Half(left), ResidualSlice::Half(right))
             }
         }
     }
@@ -98,9 +102,9 @@ impl<'a> Owed<'a> {
     /// Calls `work` on the values of one tile, or on none; what it leaves is kept, unless it fails.
     pub fn change<E>(self, work: impl FnOnce(&mut [f32]) -> Result<(), E>) -> Result<(), E> {
         match self {
-            Owed::Nothing => work(&mut []),
-            Owed::Wide(values) => work(values),
-            Owed::Half(halves) => bf16::change::<MAX_BLOCK, E>(halves, work),
+            ResidualSlice::Nothing => work(&mut []),
+            ResidualSlice::Wide(values) => work(values),
+            ResidualSlice::Half(halves) => bf16::change::<MAX_BLOCK, E>(halves, work),
         }
     }
 }

@@ -4,11 +4,12 @@
 //! always a contraction. A block of zeros has s = 0 and decodes to zeros. Wire: s as f32, then one bit a value.
 
 use super::{Codec, Fault, check_blocks, encode_each};
-use crate::codec::Owed;
+use crate::codec::ResidualSlice;
 use crate::kernel::bf16::Half;
-use crate::kernel::kept::Kept;
+use crate::kernel::residual_value::ResidualValue;
 use crate::kernel::{Stream, blocks};
 
+/// The codec `sign`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sign;
 
@@ -25,11 +26,11 @@ impl Codec for Sign {
         pack(x.len().max(1), x, e, out)
     }
 
-    fn encode_blocks(&self, block: usize, x: &[f32], e: Owed<'_>, out: &mut [u8]) -> Result<(), Fault> {
+    fn encode_blocks(&self, block: usize, x: &[f32], e: ResidualSlice<'_>, out: &mut [u8]) -> Result<(), Fault> {
         match e {
-            Owed::Nothing => encode_each(self, block, x, e, out),
-            Owed::Wide(e) => pack(block, x, e, out),
-            Owed::Half(e) => pack(block, x, e, out),
+            ResidualSlice::Nothing => encode_each(self, block, x, e, out),
+            ResidualSlice::Wide(e) => pack(block, x, e, out),
+            ResidualSlice::Half(e) => pack(block, x, e, out),
         }
     }
 
@@ -72,6 +73,6 @@ impl Codec for Sign {
     }
 }
 
-fn pack<E: Kept>(block: usize, x: &[f32], e: &mut [E], out: &mut [u8]) -> Result<(), Fault> {
+fn pack<E: ResidualValue>(block: usize, x: &[f32], e: &mut [E], out: &mut [u8]) -> Result<(), Fault> {
     blocks::pack(block, x, e, out).ok_or(Fault::NotFinite)
 }

@@ -7,6 +7,7 @@
 use super::{Codec, Fault, check_length, finite};
 use crate::kernel::reduce;
 
+/// The codec `topk…`.
 #[derive(Clone, Copy, Debug)]
 pub struct TopK {
     /// k, in millionths.

@@ -6,6 +6,7 @@
 use super::levels::Grid;
 use crate::kernel::multiversion;
 
+/// The codec `uniform2` to `uniform8`.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform {
     pub(super) width: u8,

@@ -28,6 +28,7 @@ impl fmt::Display for Name {
 /// What happens to a gradient that is infinite or NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum NonFinite {
     /// Every worker stops, and names the one that has it.
     #[default]
@@ -39,6 +40,7 @@ pub enum NonFinite {
 /// Whether the workers of a host add up before anything is coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Hierarchy {
     /// As `hosts` when there are several hosts, and several workers on one of them; else as `flat`.
     #[default]

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use std::fmt;
 use std::ops::Range;
 
+/// Of the messages; workers of another version are refused.
 pub const VERSION: u8 = 2;
+/// Bytes before the payload.
 pub const HEADER_LEN: usize = 48;
 const MAGIC: [u8; 2] = *b"TW";
 const CONTRIBUTIONS_AT: usize = 36;
@@ -20,9 +22,13 @@ const CONTRIBUTIONS_AT: usize = 36;
 pub enum Operation {
     /// The first message: the configuration, as JSON.
     Hello = 1,
+    /// From a relay to an owner, in an exact round.
     ExactUp = 2,
+    /// From an owner to everyone, in an exact round.
     ExactDown = 3,
+    /// From a relay to an owner, in a coarse round.
     CoarseUp = 4,
+    /// From an owner to everyone, in a coarse round.
     CoarseDown = 5,
     /// A checkpoint file is written: its name, length and digest, as JSON.
     Saved = 6,
@@ -34,6 +40,7 @@ pub enum Operation {
     Note = 9,
     /// To the relay of the sender's host.
     ExactInside = 10,
+    /// The same in a coarse round.
     CoarseInside = 11,
 }
 
@@ -71,11 +78,17 @@ impl fmt::Display for Operation {
 /// What a worker says with every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// What the message is for.
     pub operation: Operation,
+    /// How its payload is coded.
     pub codec: CodecName,
+    /// t.
     pub step: u64,
+    /// The length of the whole vector.
     pub values: u64,
+    /// Values in a block.
     pub block: u32,
+    /// The first block of the payload, and the one after its last.
     pub blocks: (u32, u32),
     /// Inside a host: 1, or 0 when the sender's vector is left out. Up and down: how many workers it is of.
     pub contributions: u32,
@@ -84,11 +97,13 @@ pub struct Header {
 }
 
 impl Header {
+    /// Of a whole vector from one worker.
     pub fn new(operation: Operation, codec: CodecName, shape: Shape, step: u64, digest: u64) -> Header {
         let (values, block) = (shape.values as u64, shape.block as u32);
         Header { operation, codec, step, values, block, blocks: (0, 0), contributions: 1, digest }
     }
 
+    /// The same for these blocks.
     pub fn covering(mut self, blocks: &Range<usize>) -> Header {
         self.blocks = (blocks.start as u32, blocks.end as u32);
         self
@@ -102,6 +117,7 @@ impl Header {
         rest
     }
 
+    /// As docs/wire-format.md has it.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         let fields: [&[u8]; 10] = [
@@ -128,21 +144,21 @@ impl Header {
     pub fn read(message: &[u8], worker: usize) -> Result<(Header, &[u8])> {
         let malformed = |problem: String| Error::Malformed { worker, problem };
         let Some((head, payload)) = message.split_first_chunk::<HEADER_LEN>() else {
-            return Err(malformed(format!("{} bytes are shorter than a header", message.len())));
+            return Err(malformed(format!("header: expected {HEADER_LEN} bytes, found {}", message.len())));
         };
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         if head[..2] != MAGIC {
-            return Err(malformed(format!("it starts with {:02x?}, not {MAGIC:02x?}", &head[..2])));
+            return Err(malformed(format!("first bytes: expected {MAGIC:02x?}, found {:02x?}", &head[..2])));
         }
         if head[2] != VERSION {
-            return Err(malformed(format!("it is of version {}, this build speaks {VERSION}", head[2])));
+            return Err(malformed(format!("version: expected {VERSION}, found {}", head[2])));
         }
         let header = Header {
             operation: Operation::from_byte(head[3])
-                .ok_or_else(|| malformed(format!("there is no operation {}", head[3])))?,
+                .ok_or_else(|| malformed(format!("operation: expected one of this version's, found {}", head[3])))?,
             codec: CodecName::from_id(u32_at(4))
-                .ok_or_else(|| malformed(format!("there is no codec {:#x}", u32_at(4))))?,
+                .ok_or_else(|| malformed(format!("codec: expected one of this version's, found {:#x}", u32_at(4))))?,
             step: u64_at(8),
             values: u64_at(16),
             block: u32_at(24),

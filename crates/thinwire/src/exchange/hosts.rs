@@ -43,6 +43,7 @@ impl Hosts {
         Hosts::new(&(0..workers).collect::<Vec<_>>())
     }
 
+    /// How many hosts there are.
     pub fn count(&self) -> usize {
         self.members.len()
     }

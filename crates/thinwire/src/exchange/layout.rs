@@ -13,8 +13,10 @@ use std::ops::Range;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Topology {
+    /// Every worker owns a part.
     #[default]
     Sharded,
+    /// Worker 0 owns all.
     Central,
     /// The central form with the owner outside of the group, in the seat after the last worker's. No word of a configuration:
     /// a transport to a server makes it so ([`Collective::served`](crate::Collective::served)).
@@ -25,9 +27,13 @@ pub enum Topology {
 /// How one kind of round cuts the vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// The length of the vector.
     pub values: usize,
+    /// Values in a block.
     pub block: usize,
+    /// How many workers there are.
     pub workers: usize,
+    /// Who owns blocks.
     pub topology: Topology,
     /// Blocks of one owner in one bucket.
     per_bucket: usize,
@@ -42,6 +48,7 @@ impl Layout {
         Layout { values, block, workers, topology, per_bucket }
     }
 
+    /// How many blocks there are.
     pub fn blocks(&self) -> usize {
         self.values.div_ceil(self.block)
     }
@@ -93,8 +100,12 @@ impl Layout {
 /// What a vector and its workers are, whatever is averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
+    /// The length of the vector.
     pub values: usize,
+    /// Values in a block.
     pub block: usize,
+    /// How many workers there are.
     pub workers: usize,
+    /// Who owns blocks.
     pub topology: Topology,
 }

@@ -1,6 +1,6 @@
 //! The mean of a vector over all workers: the one place that knows codecs and a transport.
 //!
-//! With C_up and C_down two codecs, e a host's residue and E the residue of the blocks that a worker owns, n workers:
+//! With C_up and C_down two codecs, e a host's residual and E the residual of the blocks that a worker owns, n workers:
 //!
 //! ```text
 //! worker i:  x, exactly, to the relay of its host
@@ -11,21 +11,21 @@
 //! Where every worker has a host to itself, the flat form, each is its own relay and nothing is sent inside a host
 //! ([`hosts`](crate::exchange::hosts)). Hosts send sums, not means: so e weighs 1/n whatever a host's size is.
 //!
-//! A coarse mean remembers both residues; an exact mean is the same with a cast and no residue. Sums run in rank order, in
+//! A coarse mean remembers both residuals; an exact mean is the same with a cast and no residual. Sums run in rank order, in
 //! f32, and everyone decodes the owner's bytes, the owner too: all workers hold the same bits.
 //!
 //! Which vector it is, and what is done with its mean, is named by two passes of the [`machine`](crate::machine); they run tile by
 //! tile, fused with coding and decoding, so the vector itself need not exist. Nothing here touches a vector.
 
-mod coding;
+mod round_layout;
 pub mod header;
 pub mod hosts;
 pub mod layout;
 mod owner;
 mod round;
 
-pub use coding::{Coding, Codings, Crossing, Sent};
 pub use owner::Owner;
+pub use round_layout::{Crossing, RoundLayout, RoundLayouts, Sent};
 
 use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
@@ -33,21 +33,23 @@ use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Ste
 use crate::schedule::Round;
 use crate::state::{Entry, Field};
 use crate::transport::{Collective, Metered, Shards};
-use coding::Way;
 use header::{Header, Operation};
 use layout::{Shape, Topology};
 use round::Mail;
+use round_layout::Way;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A worker's part in every mean: its group, its codecs, its machine, and the digest of all that was agreed on.
 pub struct Exchange {
+    /// The transport, with its meter.
     pub group: Metered,
+    /// Where the vectors are, and the passes over them.
     pub machine: Machine,
     /// The others that hold a part of this worker's replica.
     pub shards: Shards,
     shape: Shape,
-    codings: Codings,
+    codings: RoundLayouts,
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
@@ -57,9 +59,10 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Makes room for everything that rounds will need.
     pub fn new(
         shape: Shape,
-        codings: Codings,
+        codings: RoundLayouts,
         mut group: Box<dyn Collective>,
         machine: impl Into<Machine>,
     ) -> Result<Exchange> {
@@ -90,10 +93,12 @@ impl Exchange {
         Ok(exchange)
     }
 
+    /// The vector and its workers.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
+    /// Of everything all workers have in common so far.
     pub fn digest(&self) -> u64 {
         self.digest
     }
@@ -158,7 +163,7 @@ impl Exchange {
 
     /// Whether a mean is this worker's own vector, to the bit: there is nobody else, and nothing is lost on the way.
     fn is_own_mean(&self, round: Round) -> bool {
-        self.is_alone() && self.codings.of(round).is_some_and(Coding::loses_nothing)
+        self.is_alone() && self.codings.of(round).is_some_and(RoundLayout::loses_nothing)
     }
 
     /// Tells the others that this worker stops, and why. They may be gone already: that is their error, not ours.

@@ -10,8 +10,8 @@
 use super::header::{HEADER_LEN, Header, Operation};
 use super::layout::Shape;
 use super::round::{check_payload, contributions};
-use super::{Codings, Way};
-use crate::codec::{Owed, Precision};
+use super::{RoundLayouts, Way};
+use crate::codec::{Precision, ResidualSlice};
 use crate::error::{Error, Result};
 use crate::kernel::bf16;
 use crate::machine::{Floats, Host, Refused, Threads};
@@ -19,9 +19,10 @@ use crate::machine::{Floats, Host, Refused, Threads};
 /// The largest value of a message: so many fit a sum that nothing overflows, whoever sends what.
 const LARGEST: f32 = f32::MAX / (1 << 20) as f32;
 
+/// The owner of all blocks, in a server.
 pub struct Owner {
     shape: Shape,
-    codings: Codings,
+    codings: RoundLayouts,
     /// It has no vector; E is beside it, because a mean may be made and not kept.
     machine: Host,
     /// E: what the means have not said yet.
@@ -32,7 +33,7 @@ pub struct Owner {
 
 impl Owner {
     /// For the means of a `shape` whose topology is [`Topology::Served`](super::layout::Topology::Served).
-    pub fn new(shape: Shape, codings: Codings, threads: Threads) -> Owner {
+    pub fn new(shape: Shape, codings: RoundLayouts, threads: Threads) -> Owner {
         let whole = codings.coarse.as_ref().map_or(0, |_| shape.values);
         let (residual, next) = (Floats::zeroed(whole), Floats::zeroed(whole));
         Owner { shape, codings, machine: Host::bare(shape.values, threads), residual, next }
@@ -74,7 +75,12 @@ impl Owner {
         }
         // Moved out, for the coding is borrowed from self beside it.
         let mut next = std::mem::replace(&mut self.next, Floats::zeroed(0));
-        let made = self.code(expected, messages, sender, if coarse { Owed::Wide(&mut next) } else { Owed::Nothing });
+        let made = self.code(
+            expected,
+            messages,
+            sender,
+            if coarse { ResidualSlice::Wide(&mut next) } else { ResidualSlice::Nothing },
+        );
         // In 32 bits here, with the numbers of 16 where workers keep theirs so.
         if coarse && rounds {
             bf16::round(&mut next);
@@ -88,7 +94,7 @@ impl Owner {
         expected: &[u8],
         messages: &[Vec<u8>],
         sender: impl Fn(usize) -> usize,
-        residual: Owed<'_>,
+        residual: ResidualSlice<'_>,
     ) -> Result<Vec<u8>> {
         let Place { header: up, coding, blocks, coarse } = self.place(expected)?;
         let operation = if coarse { Operation::CoarseDown } else { Operation::ExactDown };
@@ -137,7 +143,7 @@ impl Owner {
             Operation::ExactUp => (&self.codings.exact, false),
             Operation::CoarseUp => (&self.codings.coarse, true),
             other => {
-                let problem = format!("{other} where a mean's way up belongs");
+                let problem = format!("operation: expected a mean on its way up, found {other}");
                 return Err(Error::Malformed { worker: SERVER, problem });
             }
         };
@@ -156,7 +162,7 @@ const SERVER: usize = 1;
 /// A round: its header up, its coding, and its blocks, which are all.
 struct Place<'a> {
     header: Header,
-    coding: &'a super::Coding,
+    coding: &'a super::RoundLayout,
     blocks: std::ops::Range<usize>,
     coarse: bool,
 }

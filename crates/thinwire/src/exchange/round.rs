@@ -9,10 +9,10 @@
 //! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
 //! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
 
-use super::coding::Way;
 use super::header::{HEADER_LEN, Header, Operation};
 use super::layout::{Shape, Topology};
-use super::{Coding, opened};
+use super::round_layout::Way;
+use super::{RoundLayout, opened};
 use crate::error::{Error, Result};
 use crate::machine::{Feedback, Machine, Pass, Refused, Source, Step};
 use crate::transport::Metered;
@@ -40,7 +40,7 @@ impl Mail {
 }
 
 pub(super) struct UnderWay<'a, 's, S, P> {
-    pub coding: &'a Coding,
+    pub coding: &'a RoundLayout,
     pub coarse: bool,
     pub shape: Shape,
     /// Of the shared state before this round.
@@ -300,8 +300,8 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
 
     /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
     ///
-    /// Of a state, such as a momentum, who was left out has told nothing, but the others have: what is still to be said is how far
-    /// its own is from theirs, e ← e − p. A step that each worker adds is owed whole.
+    /// A worker that missed a round of a state, such as a momentum, keeps in its residual how far its own is from the others' mean:
+    /// e ← e − p. A step that each worker adds stays in the residual whole.
     fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
         let compares = self.of_state && self.is_left_out();
         let (coded, bytes) = (self.coding.coded(Way::Down), &mut self.mail.down[HEADER_LEN..]);
@@ -335,8 +335,8 @@ fn receive(
 pub(super) fn check_payload(worker: usize, header: &Header, payload: &[u8], full: usize, most: u32) -> Result<()> {
     let malformed = |problem: String| Err(Error::Malformed { worker, problem });
     if header.contributions > most {
-        return malformed(format!("{} workers in it where {most} may be", header.contributions));
+        return malformed(format!("contributions: expected at most {most}, found {}", header.contributions));
     }
     let (expected, got) = (if header.contributions > 0 { full } else { 0 }, payload.len());
-    if expected == got { Ok(()) } else { malformed(format!("{got} bytes of payload where {expected} belong")) }
+    if expected == got { Ok(()) } else { malformed(format!("payload: expected {expected} bytes, found {got}")) }
 }

@@ -18,6 +18,7 @@ pub fn narrow(z: f32) -> Half {
     ((bits >> 16 & 0x8000 | rounded.min(LARGEST)) as u16).to_le_bytes()
 }
 
+/// In 32 bits.
 #[inline(always)]
 pub fn widen(half: Half) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(half)) << 16)
@@ -32,6 +33,7 @@ multiversion! {
 }
 
 multiversion! {
+    /// out ← the values, in 32 bits.
     pub fn read(halves: &[Half], out: &mut [f32]) {
         assert_eq!(halves.len(), out.len());
         halves.iter().zip(out).for_each(|(half, out)| *out = widen(*half));

@@ -7,8 +7,8 @@
 //! each pass asks ahead for a vector of its own: the first for x, the second for e. That of e is asked for a whole block ahead, for
 //! the first pass over the next block reads all of it. (The portable twins ask for nothing.)
 
-use super::kept::Kept;
 use super::reduce::divide;
+use super::residual_value::ResidualValue;
 use super::sign::{self, Signed};
 use super::{Stream, level, scale};
 
@@ -47,7 +47,7 @@ pub fn split_scale(bytes: &[u8]) -> Result<Signed<'_>, f32> {
 
 /// Writes z = x + e to `bytes`, s = mean |z| and the signs of each block, and leaves the error: e ← z − (±s). None if a value is not
 /// finite: then the blocks before its own are written, and the others left as they were.
-pub fn pack<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+pub fn pack<E: ResidualValue>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
     assert_eq!(x.len(), e.len());
     assert_eq!(bytes.len(), total_len(block, x.len()));
     match level() {
@@ -63,7 +63,7 @@ pub fn pack<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> 
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn pack_avx2<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+fn pack_avx2<E: ResidualValue>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
     let ahead = block.max(AHEAD);
     let pack = |s, x: &[f32], e: &mut [E], bits: &mut [u8]| sign::pack_avx2(s, x, e, bits, ahead);
     pack_each(block, x, e, bytes, |x, e| scale::sum_avx2(x, e), pack)
@@ -71,14 +71,14 @@ fn pack_avx2<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) ->
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn pack_avx512<E: Kept>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
+fn pack_avx512<E: ResidualValue>(block: usize, x: &[f32], e: &mut [E], bytes: &mut [u8]) -> Option<()> {
     let ahead = block.max(AHEAD);
     let pack = |s, x: &[f32], e: &mut [E], bits: &mut [u8]| sign::pack_avx512(s, x, e, bits, ahead);
     pack_each(block, x, e, bytes, |x, e| scale::sum_avx512(x, e), pack)
 }
 
 #[inline(always)]
-fn pack_each<E: Kept>(
+fn pack_each<E: ResidualValue>(
     block: usize,
     x: &[f32],
     e: &mut [E],

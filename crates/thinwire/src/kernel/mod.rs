@@ -14,7 +14,7 @@
 pub mod bf16;
 pub mod bits;
 pub mod blocks;
-pub mod kept;
+pub mod residual_value;
 pub mod reduce;
 mod scale;
 mod sign;
@@ -27,8 +27,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
+    /// What every CPU has.
     Portable = 1,
+    /// AVX2.
     Avx2 = 2,
+    /// AVX-512: F, BW, DQ and VL.
     Avx512 = 3,
 }
 

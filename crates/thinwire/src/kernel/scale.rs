@@ -8,8 +8,8 @@
 //! rounding of others is that of f32. The compiler makes much of this pass out of the array it goes through, so it is
 //! written with intrinsics; each version adds the same numbers in the same order.
 
-use super::kept::Kept;
 use super::reduce::{LANES, add_lanes};
+use super::residual_value::ResidualValue;
 
 #[cfg(target_arch = "x86_64")]
 use super::prefetch;
@@ -22,7 +22,7 @@ const GROUP: usize = 4 * LANES;
 /// Σ|x + e|, finite exactly when every x + e is. Four numbers near the largest f32 overflow in `sum` where each is finite: then all are
 /// added again, in f64 and in the lanes of [`reduce`](super::reduce).
 #[inline(always)]
-pub(super) fn mended<E: Kept>(sum: f64, x: &[f32], e: &[E]) -> f64 {
+pub(super) fn mended<E: ResidualValue>(sum: f64, x: &[f32], e: &[E]) -> f64 {
     if sum.is_finite() {
         return sum;
     }
@@ -33,27 +33,31 @@ pub(super) fn mended<E: Kept>(sum: f64, x: &[f32], e: &[E]) -> f64 {
     add_lanes(lanes)
 }
 
-pub(super) fn sum_portable<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+pub(super) fn sum_portable<E: ResidualValue>(x: &[f32], e: &[E]) -> f64 {
     sum(x, e, groups_portable)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn sum_avx2<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+pub(super) fn sum_avx2<E: ResidualValue>(x: &[f32], e: &[E]) -> f64 {
     sum(x, e, |xs, es| groups_avx2(xs, es))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-pub(super) fn sum_avx512<E: Kept>(x: &[f32], e: &[E]) -> f64 {
+pub(super) fn sum_avx512<E: ResidualValue>(x: &[f32], e: &[E]) -> f64 {
     sum(x, e, |xs, es| groups_avx512(xs, es))
 }
 
 /// The lanes of the whole groups, then what is left.
 #[inline(always)]
-fn sum<E: Kept>(x: &[f32], e: &[E], groups: impl FnOnce(&[[f32; GROUP]], &[[E; GROUP]]) -> [f64; LANES]) -> f64 {
+fn sum<E: ResidualValue>(
+    x: &[f32],
+    e: &[E],
+    groups: impl FnOnce(&[[f32; GROUP]], &[[E; GROUP]]) -> [f64; LANES],
+) -> f64 {
     let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<GROUP>(), e.as_chunks::<GROUP>());
     let mut lanes = groups(xs, es);
     for (i, (x, e)) in x_tail.iter().zip(e_tail).enumerate() {
@@ -62,7 +66,7 @@ fn sum<E: Kept>(x: &[f32], e: &[E], groups: impl FnOnce(&[[f32; GROUP]], &[[E; G
     add_lanes(lanes)
 }
 
-fn groups_portable<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
+fn groups_portable<E: ResidualValue>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
     for (x, e) in xs.iter().zip(es) {
         let magnitude: [f32; GROUP] = std::array::from_fn(|i| (x[i] + e[i].get()).abs());
@@ -77,7 +81,7 @@ fn groups_portable<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LAN
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]
-fn groups_avx2<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
+fn groups_avx2<E: ResidualValue>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let sign_bit = _mm256_set1_ps(-0.0);
     let mut sums = [_mm256_setzero_pd(); 8];
     for (x, e) in xs.iter().zip(es) {
@@ -109,7 +113,7 @@ fn groups_avx2<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-fn groups_avx512<E: Kept>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
+fn groups_avx512<E: ResidualValue>(xs: &[[f32; GROUP]], es: &[[E; GROUP]]) -> [f64; LANES] {
     let mut sums = [_mm512_setzero_pd(); 4];
     for (x, e) in xs.iter().zip(es) {
         prefetch(x);
@@ -146,7 +150,7 @@ mod tests {
     /// All 64 bits: of a block only the scale is seen, 32 bits that hide in what order the lanes were added.
     #[test]
     fn every_level_adds_in_the_same_order() {
-        fn hold<E: Kept>(x: &[f32], e: &[E]) {
+        fn hold<E: ResidualValue>(x: &[f32], e: &[E]) {
             let portable = sum_portable(x, e).to_bits();
             if best() >= Level::Avx2 {
                 // SAFETY: the CPU has it.

@@ -4,8 +4,8 @@
 //! compiler finds no movemask by itself, so these loops are written with intrinsics (`cargo bench` prints the gain).
 //! The last values of a length that no vector divides go through the portable twin. [`blocks`](super::blocks) calls all this.
 
-use super::kept::Kept;
 use super::reduce::divide;
+use super::residual_value::ResidualValue;
 
 #[cfg(target_arch = "x86_64")]
 use super::reduce::exact_inverse;
@@ -24,7 +24,7 @@ pub type Signed<'a> = (f32, &'a [u8]);
 
 /// Writes the signs of z = x + e to `bits` and leaves the error: e ← z − (±s).
 #[inline(always)]
-pub(super) fn pack_portable<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
+pub(super) fn pack_portable<E: ResidualValue>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]) {
     for ((x, e), byte) in x.chunks(8).zip(e.chunks_mut(8)).zip(bits) {
         *byte = 0;
         for (i, (x, e)) in x.iter().zip(e).enumerate() {
@@ -64,7 +64,7 @@ pub(super) fn add_up_portable<const N: usize>(some: [Signed<'_>; N], fresh: bool
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
+pub(super) fn pack_avx2<E: ResidualValue>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
     let (plus, sign_bit) = (_mm256_set1_ps(s), _mm256_set1_ps(-0.0));
     let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<8>(), e.as_chunks_mut::<8>());
     let (bytes, last) = bits.split_at_mut(es.len());
@@ -85,7 +85,7 @@ pub(super) fn pack_avx2<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8]
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-pub(super) fn pack_avx512<E: Kept>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
+pub(super) fn pack_avx512<E: ResidualValue>(s: f32, x: &[f32], e: &mut [E], bits: &mut [u8], ahead: usize) {
     let (plus, minus) = (_mm512_set1_ps(s), _mm512_set1_ps(-s));
     let ((xs, x_tail), (es, e_tail)) = (x.as_chunks::<32>(), e.as_chunks_mut::<32>());
     let (bytes, last) = bits.split_at_mut(4 * es.len());

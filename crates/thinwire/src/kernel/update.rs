@@ -21,6 +21,7 @@ pub struct Scalars {
     pub decay: f32,
     /// 1 / (1 − β2^j).
     pub correction: f32,
+    /// ε.
     pub eps: f32,
     /// What the gradient is multiplied with first: below 1 where it was longer than the clip's limit.
     pub shrink: f32,
@@ -39,7 +40,9 @@ pub struct Scalars {
 /// Γ = Σγ̂ and D = Π(1−γλ) since the last sync, of one parameter group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Since {
+    /// Γ.
     pub rates: f32,
+    /// D.
     pub decays: f32,
 }
 

@@ -45,6 +45,7 @@ pub struct Call<'a> {
 
 /// What a pass without the network works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Input {
     /// The gradient of this step.
     Gradient,
@@ -65,6 +66,7 @@ pub struct Coder {
 
 /// One number out of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Number {
     /// 0 exactly where every value of the gradient is finite.
     NotFinite,
@@ -78,6 +80,7 @@ pub enum Number {
 
 /// A vector that is copied to or from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Which {
     /// x.
     Params,

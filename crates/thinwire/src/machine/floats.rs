@@ -31,6 +31,7 @@ impl Floats {
         Ok(Floats { map, len })
     }
 
+    /// With these values.
     pub fn copied(values: &[f32]) -> Floats {
         let mut floats = Floats::zeroed(values.len());
         floats.copy_from_slice(values);

@@ -8,8 +8,11 @@ use std::ops::Range;
 
 /// What a worker has to say at a step.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Gradient<'a> {
+    /// One vector.
     Whole(&'a [f32]),
+    /// A piece for each tensor.
     Pieces(&'a Pieces<'a>),
 }
 
@@ -24,6 +27,7 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
+    /// No pieces yet, and room for so many.
     pub fn with_capacity(count: usize) -> Pieces<'a> {
         Pieces { ends: Vec::with_capacity(count), pieces: Vec::with_capacity(count), vouched: false }
     }
@@ -45,10 +49,12 @@ impl<'a> Pieces<'a> {
         self.vouched = true;
     }
 
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,6 +96,7 @@ impl<'a> Pieces<'a> {
 }
 
 impl Gradient<'_> {
+    /// The number of values.
     pub fn len(&self) -> usize {
         match self {
             Gradient::Whole(values) => values.len(),
@@ -97,6 +104,7 @@ impl Gradient<'_> {
         }
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,6 +8,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
+    /// How many parameters it has.
     pub length: usize,
     /// Multiplies the learning rate of the step.
     #[serde(default = "one")]
@@ -26,7 +27,9 @@ fn one() -> f64 {
 pub struct Groups {
     /// Where each group ends.
     ends: Vec<usize>,
+    /// What multiplies the learning rate, of each group.
     pub lr_scale: Vec<f64>,
+    /// λ of each group.
     pub weight_decay: Vec<f64>,
 }
 
@@ -71,6 +74,7 @@ impl Groups {
         &self.ends
     }
 
+    /// How many groups there are.
     pub fn count(&self) -> usize {
         self.ends.len()
     }

@@ -6,14 +6,15 @@ use super::state::{Names, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
 use super::tiles::{Span, TILE, Vectors};
 use super::{Floats, Gradient, Groups, Lies, Pass, Residual, Source, Step, Threads, Vector};
-use crate::codec::{Fault, MAX_BLOCK, Owed, Precision, encoded_len};
+use crate::codec::{Fault, MAX_BLOCK, Precision, ResidualSlice, encoded_len};
+use crate::error::Result;
 use crate::kernel::reduce;
 use crate::kernel::update::Scalars;
 use crate::state::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The host's memory, and the threads that pass over it.
+/// The host's memory, and the threads that pass over it. [`Machine`](super::Machine) says what each method does.
 pub struct Host {
     len: usize,
     threads: Threads,
@@ -34,6 +35,7 @@ pub struct Host {
 /// A vector this long is more than a core's own cache holds: what is stored there and not read soon goes past the caches.
 const LONG: usize = 1 << 20;
 
+#[allow(missing_docs)] // what `Machine` says of them
 impl Host {
     /// For vectors of `len` values: the optimizer's own by these names, and [`Vector::KEPT`] if it `keeps` a mean.
     pub fn new(len: usize, groups: Arc<Groups>, names: Names, keeps: bool, threads: Threads) -> Host {
@@ -57,23 +59,22 @@ impl Host {
         Host::new(len, Arc::new(Groups::whole(len)), &[], false, threads)
     }
 
-    /// Makes room for residuals: `up` values of this worker's own, `down` of the blocks it serves.
-    pub fn remember(&mut self, up: usize, down: usize, precision: Precision) {
+    pub fn remember(&mut self, up: usize, down: usize, precision: Precision) -> Result<()> {
         self.up = Residual::zeroed(up, precision);
         self.down = Residual::zeroed(down, precision);
+        Ok(())
     }
 
-    /// A pass over all values, on the gradient of this step.
-    pub fn run<P: Pass>(&mut self, _: P, step: &mut Step<'_>) {
+    pub fn run<P: Pass>(&mut self, _: P, step: &mut Step<'_>) -> Result<()> {
         let (gradient, scalars, groups, jump) = (step.gradient, &step.scalars[..], &self.groups, &self.jump);
         let vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
         self.threads.each(self.len, vectors, |tile, vectors| {
             with(gradient, tile.clone(), |g| apply::<P>(groups, scalars, tile, g, vectors, jump));
         });
+        Ok(())
     }
 
-    /// The same on the mean that was [kept](Keep).
-    pub fn run_on_kept<P: Pass>(&mut self, _: P, step: &mut Step<'_>) {
+    pub fn run_on_kept<P: Pass>(&mut self, _: P, step: &mut Step<'_>) -> Result<()> {
         let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
         let (kept, own) = self.vectors.split_first_mut().expect("it is always there");
         let kept = &kept[..];
@@ -81,9 +82,9 @@ impl Host {
         self.threads.each(self.len, vectors, |tile, vectors| {
             apply::<P>(groups, scalars, tile.clone(), &kept[tile], vectors, jump);
         });
+        Ok(())
     }
 
-    /// Codes z = (the source's vector) + e into `bytes`, and leaves in e what the code lost. Without `remembers` there is no e.
     pub fn pack<S: Source>(
         &mut self,
         _: &S,
@@ -95,15 +96,15 @@ impl Host {
     ) -> Result<(), Refused> {
         let (gradient, scalars, groups) = (step.gradient, &step.scalars[..], &self.groups);
         let mut vectors = borrow(&mut self.vectors, step.params, S::READS, S::WRITES);
-        let mut up = self.up.owed();
+        let mut up = self.up.slice();
         let span = Span {
-            residual: if remembers { up.part(range.clone()) } else { Owed::Nothing },
+            residual: if remembers { up.part(range.clone()) } else { ResidualSlice::Nothing },
             vectors: vectors.part(range.clone()),
             range,
             bytes,
             cut: coded.cut(),
         };
-        let packed = self.threads.walk(span, |tile, room| {
+        let packed = self.threads.walk(span, |tile, room, _| {
             let Span { range, mut vectors, residual, bytes, .. } = tile;
             let encode = |z: &[f32]| coded.codec.encode_blocks(coded.block, z, residual, bytes);
             match S::LIES {
@@ -123,7 +124,6 @@ impl Host {
         packed.map_err(|_| Refused::Overflow)
     }
 
-    /// The sum or mean of what came, and a residual, coded again; the residual keeps what the code lost.
     pub fn serve(
         &mut self,
         sum: &Sum<'_>,
@@ -131,9 +131,9 @@ impl Host {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        let (mut up, mut down) = (self.up.owed(), self.down.owed());
+        let (mut up, mut down) = (self.up.slice(), self.down.slice());
         let residual = match feedback {
-            Feedback::None => Owed::Nothing,
+            Feedback::None => ResidualSlice::Nothing,
             Feedback::Up => up.part(range.clone()),
             Feedback::Down { owned } => down.part(range.start - owned..range.end - owned),
         };
@@ -141,7 +141,7 @@ impl Host {
     }
 
     /// The same with a residual of the caller's: a server keeps its E until a mean is written down.
-    pub fn serve_with(&self, sum: &Sum<'_>, residual: Owed<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
+    pub fn serve_with(&self, sum: &Sum<'_>, residual: ResidualSlice<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
         sum.code(&self.threads, 0..self.len, residual, bytes)
     }
 
@@ -164,8 +164,6 @@ impl Host {
         Ok(None)
     }
 
-    /// Decodes a mean, and does with it what the pass does. A worker that `compares` takes it off e as well: of a state that all
-    /// share, it still has to say how far its own is from the others'.
     pub fn unpack<P: Pass>(
         &mut self,
         _: &P,
@@ -177,16 +175,16 @@ impl Host {
     ) -> Result<(), Refused> {
         let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
         let mut vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
-        let mut up = self.up.owed();
+        let mut up = self.up.slice();
         let span = Span {
-            residual: if compares { up.part(range.clone()) } else { Owed::Nothing },
+            residual: if compares { up.part(range.clone()) } else { ResidualSlice::Nothing },
             vectors: vectors.part(range.clone()),
             range,
             bytes,
             cut: coded.cut(),
         };
         let (codec, block, past_caches) = (coded.codec, coded.block, self.len >= LONG && !compares);
-        let unpacked = self.threads.walk_streaming(span, |tile, room, stream| {
+        let unpacked = self.threads.walk(span, |tile, room, stream| {
             let Span { range, vectors, residual, bytes, .. } = tile;
             let decode = |mean: &mut [f32]| {
                 codec.decode_blocks(block, bytes, mean)?;
@@ -206,69 +204,70 @@ impl Host {
         unpacked.map_err(|fault| Refused::Payload(0, fault))
     }
 
-    /// e ← e + q: a mean was taken without this payload, and all of it is still to be said.
     pub fn take_back(&mut self, coded: Coded<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
         let span =
-            Span { residual: self.up.owed(), vectors: Vectors::none(), range: 0..self.len, bytes, cut: coded.cut() };
-        self.threads.walk(span, |tile, _| {
+            Span { residual: self.up.slice(), vectors: Vectors::none(), range: 0..self.len, bytes, cut: coded.cut() };
+        self.threads.walk(span, |tile, _, _| {
             let added = |e: &mut [f32]| coded.codec.add_up(coded.block, &[tile.bytes], false, 1.0, e);
             tile.residual.change(added).map_err(|(_, fault)| Refused::Payload(0, fault))
         })
     }
 
-    /// Whether no value of the gradient is infinite or NaN.
-    pub fn is_finite(&self, gradient: Gradient<'_>) -> bool {
+    pub fn is_finite(&self, gradient: Gradient<'_>) -> Result<bool> {
         let span = Span::of(0..self.len, Vectors::none());
-        let found = self.threads.walk(span, |tile, _| match gradient.with(tile.range, reduce::all_finite) {
+        let found = self.threads.walk(span, |tile, _, _| match gradient.with(tile.range, reduce::all_finite) {
             true => Ok(()),
             false => Err(()),
         });
-        found.is_ok()
+        Ok(found.is_ok())
     }
 
-    /// ‖g‖₂: finite exactly where every value is, because no f64 is too small for the square of an f32.
-    pub fn norm(&mut self, gradient: Gradient<'_>) -> f64 {
-        sum(&self.threads, &mut self.sums, self.len, |tile| gradient.with(tile, reduce::sum_of_squares)).sqrt()
+    pub fn norm(&mut self, gradient: Gradient<'_>) -> Result<f64> {
+        let squares = |tile| gradient.with(tile, reduce::sum_of_squares);
+        Ok(sum(&self.threads, &mut self.sums, self.len, squares).sqrt())
     }
 
-    /// ‖·‖₂ of the mean that was [kept](Keep).
-    pub fn norm_of_kept(&mut self) -> f64 {
+    pub fn norm_of_kept(&mut self) -> Result<f64> {
         let kept = &self.vectors[0];
-        sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum_of_squares(&kept[tile])).sqrt()
+        Ok(sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum_of_squares(&kept[tile])).sqrt())
     }
 
-    /// Σ of a vector of the optimizer's own.
-    pub fn sum_of(&mut self, vector: Vector) -> f64 {
+    pub fn sum_of(&mut self, vector: Vector) -> Result<f64> {
         let values = &self.vectors[vector.0 - 1];
-        sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum(&values[tile]))
+        Ok(sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum(&values[tile])))
     }
 
-    /// The digest of these parameters.
-    pub fn digest(&self, range: Range<usize>, params: &[f32]) -> u64 {
-        reduce::digest(range.start, &params[range])
+    pub fn digest(&self, range: Range<usize>, params: &[f32]) -> Result<u64> {
+        Ok(reduce::digest(range.start, &params[range]))
     }
 
-    /// The optimizer's own vectors, and the residuals if those of the blocks it serves are `owned`.
-    pub fn state(&mut self, owned: Option<Range<usize>>) -> Vec<Entry<'_>> {
+    pub fn copy_params(&self, params: &[f32]) -> Result<Vec<f32>> {
+        Ok(params.to_vec())
+    }
+
+    pub fn give_params(&self, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+
+    pub fn state(&mut self, owned: Option<Range<usize>>) -> Result<Vec<Entry<'_>>> {
         let mut entries: Vec<_> = named(self.names, &mut self.vectors[1..]).collect();
         if let Some(owned) = owned {
             entries.extend(residuals(self.up.values(), self.down.values(), owned));
         }
-        entries
+        Ok(entries)
     }
 
-    /// e ← factor·e in `range`; a factor of 0 leaves nothing, whatever was there.
-    pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) {
+    pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) -> Result<()> {
         scale(&mut self.up.values()[range], factor);
+        Ok(())
     }
 
-    /// e ← 0,  E ← 0.
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self) -> Result<()> {
         self.up.values().fill(0.0);
         self.down.values().fill(0.0);
+        Ok(())
     }
 
-    /// The first parameter that a pass moved too far since this was last asked.
     pub fn take_jump(&mut self) -> Option<usize> {
         self.jump.take()
     }

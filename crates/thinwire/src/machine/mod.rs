@@ -15,6 +15,7 @@ mod floats;
 mod gradient;
 mod groups;
 mod host;
+mod interval;
 mod jumps;
 mod pass;
 mod resident;
@@ -29,6 +30,7 @@ pub use floats::Floats;
 pub use gradient::{Gradient, Pieces};
 pub use groups::{Group, Groups};
 pub use host::Host;
+pub use interval::Interval;
 pub use pass::{Keep, Lies, OfGradient, OfParams, Pass, Replace, Source, Vector};
 pub use resident::Resident;
 pub use residual::Residual;
@@ -58,6 +60,16 @@ impl From<Host> for Machine {
     }
 }
 
+/// The same call of whichever it is.
+macro_rules! on {
+    ($machine:expr, $each:ident => $call:expr) => {
+        match $machine {
+            Machine::Host($each) => $call,
+            Machine::Device($each) => $call,
+        }
+    };
+}
+
 impl Machine {
     /// Whether parameters and gradients are on a device, and not the caller's.
     pub fn is_device(&self) -> bool {
@@ -66,32 +78,17 @@ impl Machine {
 
     /// Makes room for residuals: `up` values of this worker's own, `down` of the blocks it serves.
     pub fn remember(&mut self, up: usize, down: usize, precision: Precision) -> Result<()> {
-        match self {
-            Machine::Host(host) => host.remember(up, down, precision),
-            Machine::Device(device) => device.remember(up, down, precision)?,
-        }
-        Ok(())
+        on!(self, machine => machine.remember(up, down, precision))
     }
 
     /// A pass over all values, on the gradient of this step.
     pub fn run<P: Pass>(&mut self, pass: P, step: &mut Step<'_>) -> Result<()> {
-        match self {
-            Machine::Host(host) => host.run(pass, step),
-            Machine::Device(device) => {
-                let input = if step.gradient.is_some() { Input::Gradient } else { Input::Nothing };
-                device.run::<P>(step, input)?;
-            }
-        }
-        Ok(())
+        on!(self, machine => machine.run(pass, step))
     }
 
     /// The same on the mean that was [kept](Keep).
     pub fn run_on_kept<P: Pass>(&mut self, pass: P, step: &mut Step<'_>) -> Result<()> {
-        match self {
-            Machine::Host(host) => host.run_on_kept(pass, step),
-            Machine::Device(device) => device.run::<P>(step, Input::Kept)?,
-        }
-        Ok(())
+        on!(self, machine => machine.run_on_kept(pass, step))
     }
 
     /// Codes z = (the source's vector) + e into `bytes`, and leaves in e what the code lost. Without `remembers` there is no e.
@@ -104,10 +101,7 @@ impl Machine {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        match self {
-            Machine::Host(host) => host.pack(source, step, remembers, coded, range, bytes),
-            Machine::Device(device) => device.pack::<S>(step, remembers, coded, range, bytes),
-        }
+        on!(self, machine => machine.pack(source, step, remembers, coded, range, bytes))
     }
 
     /// The sum or mean of what came, and a residual, coded again; the residual keeps what the code lost.
@@ -118,10 +112,7 @@ impl Machine {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        match self {
-            Machine::Host(host) => host.serve(sum, feedback, range, bytes),
-            Machine::Device(device) => device.serve(sum, feedback, range, bytes),
-        }
+        on!(self, machine => machine.serve(sum, feedback, range, bytes))
     }
 
     /// Decodes a mean, and does with it what the pass does. A worker that `compares` takes it off e as well: of a state that all
@@ -135,92 +126,58 @@ impl Machine {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        match self {
-            Machine::Host(host) => host.unpack(pass, step, compares, coded, range, bytes),
-            Machine::Device(device) => device.unpack::<P>(step, compares, coded, range, bytes),
-        }
+        on!(self, machine => machine.unpack(pass, step, compares, coded, range, bytes))
     }
 
     /// e ← e + q: a mean was taken without this payload, and all of it is still to be said.
     pub(crate) fn take_back(&mut self, coded: Coded<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
-        match self {
-            Machine::Host(host) => host.take_back(coded, bytes),
-            Machine::Device(device) => device.take_back(coded, bytes),
-        }
+        on!(self, machine => machine.take_back(coded, bytes))
     }
 
     /// Whether no value of the gradient is infinite or NaN.
     pub fn is_finite(&mut self, gradient: Gradient<'_>) -> Result<bool> {
-        match self {
-            Machine::Host(host) => Ok(host.is_finite(gradient)),
-            Machine::Device(device) => Ok(device.number(Number::NotFinite)? == 0.0),
-        }
+        on!(self, machine => machine.is_finite(gradient))
     }
 
     /// ‖g‖₂: finite exactly where every value is, because no f64 is too small for the square of an f32.
     pub fn norm(&mut self, gradient: Gradient<'_>) -> Result<f64> {
-        match self {
-            Machine::Host(host) => Ok(host.norm(gradient)),
-            Machine::Device(device) => Ok(device.number(Number::GradientSquared)?.sqrt()),
-        }
+        on!(self, machine => machine.norm(gradient))
     }
 
     /// ‖·‖₂ of the mean that was [kept](Keep).
     pub fn norm_of_kept(&mut self) -> Result<f64> {
-        match self {
-            Machine::Host(host) => Ok(host.norm_of_kept()),
-            Machine::Device(device) => Ok(device.number(Number::KeptSquared)?.sqrt()),
-        }
+        on!(self, machine => machine.norm_of_kept())
     }
 
     /// Σ of a vector of the optimizer's own.
     pub fn sum_of(&mut self, vector: Vector) -> Result<f64> {
-        match self {
-            Machine::Host(host) => Ok(host.sum_of(vector)),
-            Machine::Device(device) => device.sum_of(vector),
-        }
+        on!(self, machine => machine.sum_of(vector))
     }
 
     /// A digest of these of the parameters, which are `params` unless they are on a device.
     pub fn digest(&mut self, range: Range<usize>, params: &[f32]) -> Result<u64> {
-        match self {
-            Machine::Host(host) => Ok(host.digest(range, params)),
-            Machine::Device(device) => device.digest(range),
-        }
+        on!(self, machine => machine.digest(range, params))
     }
 
     /// The parameters: a device's, or those that the caller has.
     pub(crate) fn copy_params(&mut self, params: &[f32]) -> Result<Vec<f32>> {
-        match self {
-            Machine::Host(_) => Ok(params.to_vec()),
-            Machine::Device(device) => {
-                let mut copied = vec![0.0; device.len()];
-                device.read_params(&mut copied)?;
-                Ok(copied)
-            }
-        }
+        on!(self, machine => machine.copy_params(params))
     }
 
     /// Gives these parameters to a device; the host has none of its own.
     pub(crate) fn give_params(&mut self, params: &[f32]) -> Result<()> {
-        match self {
-            Machine::Host(_) => Ok(()),
-            Machine::Device(device) => device.write_params(params),
-        }
+        on!(self, machine => machine.give_params(params))
     }
 
     /// The optimizer's own vectors, and the residuals if those of the blocks it serves are `owned`.
     pub fn state(&mut self, owned: Option<Range<usize>>) -> Result<Vec<Entry<'_>>> {
-        match self {
-            Machine::Host(host) => Ok(host.state(owned)),
-            Machine::Device(device) => device.state(owned),
-        }
+        on!(self, machine => machine.state(owned))
     }
 
     /// What [`Machine::state`] lists, without the numbers: those of a device stay there.
     pub fn fields(&mut self, owned: Option<Range<usize>>) -> Vec<Field> {
         match self {
-            Machine::Host(host) => host.state(owned).iter().map(Entry::field).collect(),
+            Machine::Host(host) => host.state(owned).iter().flatten().map(Entry::field).collect(),
             Machine::Device(device) => device.fields(owned),
         }
     }
@@ -242,27 +199,16 @@ impl Machine {
 
     /// e ← factor·e in `range`; a factor of 0 leaves nothing, whatever was there.
     pub(crate) fn scale_residual(&mut self, range: Range<usize>, factor: f32) -> Result<()> {
-        match self {
-            Machine::Host(host) => host.scale_residual(range, factor),
-            Machine::Device(device) => device.scale_residual(range, factor)?,
-        }
-        Ok(())
+        on!(self, machine => machine.scale_residual(range, factor))
     }
 
     /// e ← 0,  E ← 0.
     pub(crate) fn forget(&mut self) -> Result<()> {
-        match self {
-            Machine::Host(host) => host.forget(),
-            Machine::Device(device) => device.forget()?,
-        }
-        Ok(())
+        on!(self, machine => machine.forget())
     }
 
     /// The first parameter that a pass moved too far since this was last asked.
     pub fn take_jump(&mut self) -> Option<usize> {
-        match self {
-            Machine::Host(host) => host.take_jump(),
-            Machine::Device(device) => device.take_jump(),
-        }
+        on!(self, machine => machine.take_jump())
     }
 }

@@ -28,9 +28,11 @@ pub(super) const MOST: usize = 10;
 ///
 /// A machine in other memory has a loop of its own under the same name, with the same bits.
 pub trait Pass: Sync {
+    /// What a device knows it by.
     const NAME: &'static str;
     /// At most four of each; none is in both.
     const READS: &'static [Vector] = &[];
+    /// The vectors that it writes.
     const WRITES: &'static [Vector];
     /// Whether the pass is nothing but `WRITES[0] ← input`: then a mean is decoded to where it goes.
     const STORES: bool = false;
@@ -42,8 +44,11 @@ pub trait Pass: Sync {
 
 /// A loop with a name that makes the vector z, of which the mean is taken.
 pub trait Source: Sync {
+    /// What a device knows it by.
     const NAME: &'static str;
+    /// The vectors that it reads: at most four.
     const READS: &'static [Vector] = &[];
+    /// The vectors that it writes, likewise.
     const WRITES: &'static [Vector] = &[];
     /// Whether z is there already, and need not be made.
     const LIES: Lies = Lies::Nowhere;
@@ -55,6 +60,7 @@ pub trait Source: Sync {
 /// Where the vector of a [`Source`] lies before it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lies {
+    /// Nowhere: it is made.
     Nowhere,
     /// It is the gradient.
     InGradient,

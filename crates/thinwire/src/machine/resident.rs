@@ -6,14 +6,14 @@
 use super::device::{Call, Coder, Device, Input, Number, Room, Which};
 use super::state::{Names, fields, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
-use super::{Floats, Groups, Pass, Source, Step, Vector};
+use super::{Floats, Gradient, Groups, Pass, Source, Step, Vector};
 use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
 use crate::state::{Entry, Field};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A device, and what the engine remembers of it.
+/// A device, and what the engine remembers of it. [`Machine`](super::Machine) says what each method does.
 pub struct Resident {
     device: Box<dyn Device>,
     groups: Arc<Groups>,
@@ -26,6 +26,7 @@ pub struct Resident {
     jump: Option<usize>,
 }
 
+#[allow(missing_docs)] // what `Machine` says of them
 impl Resident {
     /// Refuses a device that lacks one of these passes or codecs: it must not turn out at step 5,000.
     pub fn new(
@@ -46,7 +47,7 @@ impl Resident {
         Ok(Resident { device, groups, names, keeps, residuals: [0; 2], opened: None, jump: None })
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.device.len()
     }
 
@@ -57,7 +58,16 @@ impl Resident {
         self.device.reserve(&Room { vectors, keeps: self.keeps, up, down, residual, ends })
     }
 
-    pub fn run<P: Pass>(&mut self, step: &Step<'_>, input: Input) -> Result<()> {
+    pub fn run<P: Pass>(&mut self, _: P, step: &mut Step<'_>) -> Result<()> {
+        let input = if step.gradient.is_some() { Input::Gradient } else { Input::Nothing };
+        self.run_on::<P>(step, input)
+    }
+
+    pub fn run_on_kept<P: Pass>(&mut self, _: P, step: &mut Step<'_>) -> Result<()> {
+        self.run_on::<P>(step, Input::Kept)
+    }
+
+    fn run_on<P: Pass>(&mut self, step: &Step<'_>, input: Input) -> Result<()> {
         let jumped = self.closed()?.pass(call(P::NAME, step), input)?;
         self.note(jumped);
         Ok(())
@@ -65,7 +75,8 @@ impl Resident {
 
     pub fn pack<S: Source>(
         &mut self,
-        step: &Step<'_>,
+        _: &S,
+        step: &mut Step<'_>,
         remembers: bool,
         coded: Coded<'_>,
         range: Range<usize>,
@@ -86,39 +97,50 @@ impl Resident {
 
     pub fn unpack<P: Pass>(
         &mut self,
-        step: &Step<'_>,
+        _: &P,
+        step: &mut Step<'_>,
         compares: bool,
         coded: Coded<'_>,
         range: Range<usize>,
-        payload: &[u8],
+        payload: &mut [u8],
     ) -> Result<(), Refused> {
         let jumped = self.closed()?.unpack(call(P::NAME, step), compares, coder(coded), range, payload)?;
         self.note(jumped);
         Ok(())
     }
 
-    pub fn take_back(&mut self, coded: Coded<'_>, payload: &[u8]) -> Result<(), Refused> {
+    pub fn take_back(&mut self, coded: Coded<'_>, payload: &mut [u8]) -> Result<(), Refused> {
         self.closed()?.take_back(coder(coded), payload)
     }
 
-    pub fn number(&mut self, of: Number) -> Result<f64> {
-        self.closed()?.number(of)
+    pub fn is_finite(&mut self, _: Gradient<'_>) -> Result<bool> {
+        Ok(self.closed()?.number(Number::NotFinite)? == 0.0)
+    }
+
+    pub fn norm(&mut self, _: Gradient<'_>) -> Result<f64> {
+        Ok(self.closed()?.number(Number::GradientSquared)?.sqrt())
+    }
+
+    pub fn norm_of_kept(&mut self) -> Result<f64> {
+        Ok(self.closed()?.number(Number::KeptSquared)?.sqrt())
     }
 
     pub fn sum_of(&mut self, vector: Vector) -> Result<f64> {
         let (name, _) = self.names[vector.0 - 2];
-        self.number(Number::Sum(name))
+        self.closed()?.number(Number::Sum(name))
     }
 
-    pub fn digest(&mut self, range: Range<usize>) -> Result<u64> {
+    pub fn digest(&mut self, range: Range<usize>, _: &[f32]) -> Result<u64> {
         self.closed()?.digest(range)
     }
 
-    pub fn read_params(&mut self, out: &mut [f32]) -> Result<()> {
-        self.device.read(Which::Params, 0..out.len(), out)
+    pub fn copy_params(&mut self, _: &[f32]) -> Result<Vec<f32>> {
+        let mut copied = vec![0.0; self.len()];
+        self.device.read(Which::Params, 0..copied.len(), &mut copied)?;
+        Ok(copied)
     }
 
-    pub fn write_params(&mut self, from: &[f32]) -> Result<()> {
+    pub fn give_params(&mut self, from: &[f32]) -> Result<()> {
         self.device.write(Which::Params, 0..from.len(), from)
     }
 

@@ -1,14 +1,17 @@
 //! The memory of a residual: one vector of 32-bit numbers, or half of one.
 
 use super::Floats;
-use crate::codec::{Owed, Precision};
+use crate::codec::{Precision, ResidualSlice};
 use crate::kernel::bf16::{self, Half};
 
 /// The residual of one way, 0 at first.
 #[derive(Debug)]
 pub enum Residual {
+    /// 32 bits a value.
     Wide(Floats),
+    /// 16 bits a value.
     Half {
+        /// How many values there are.
         len: usize,
         /// Two values in each.
         pairs: Floats,
@@ -18,6 +21,7 @@ pub enum Residual {
 }
 
 impl Residual {
+    /// All 0.
     pub fn zeroed(len: usize, precision: Precision) -> Residual {
         match precision {
             Precision::F32 => Residual::Wide(Floats::zeroed(len)),
@@ -48,15 +52,15 @@ impl Residual {
     }
 
     /// For a mean.
-    pub fn owed(&mut self) -> Owed<'_> {
+    pub fn slice(&mut self) -> ResidualSlice<'_> {
         match self {
-            Residual::Wide(values) => Owed::Wide(values),
+            Residual::Wide(values) => ResidualSlice::Wide(values),
             Residual::Half { len, pairs, opened } => {
                 let halves = halves(pairs, *len);
                 if let Some(values) = opened.take() {
                     bf16::write(&values, halves);
                 }
-                Owed::Half(halves)
+                ResidualSlice::Half(halves)
             }
         }
     }
@@ -78,7 +82,7 @@ mod tests {
             assert_eq!(closed, 4 * len.div_ceil(2));
             residual.values().iter_mut().enumerate().for_each(|(i, e)| *e = i as f32);
             assert_eq!(residual.bytes(), closed + 4 * len);
-            assert_eq!(residual.owed().count(), Some(len));
+            assert_eq!(residual.slice().count(), Some(len));
             assert_eq!(residual.bytes(), closed);
             let rounded = (0..len).map(|i| half::bf16::from_f32(i as f32).to_f32());
             assert!(residual.values().iter().copied().eq(rounded), "what was written there is kept");

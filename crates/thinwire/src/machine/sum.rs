@@ -1,7 +1,7 @@
 //! Messages that are added up in one pass over memory, and coded again: those of a host's workers, or those of all hosts.
 
 use super::tiles::{Cut, Span, Threads, Vectors};
-use crate::codec::{Codec, CodecName, Fault, Owed, TOGETHER, encoded_len};
+use crate::codec::{Codec, CodecName, Fault, ResidualSlice, TOGETHER, encoded_len};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -24,6 +24,7 @@ impl Coded<'_> {
 
 /// The residual that a sum is coded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Feedback {
     /// None: the round is exact.
     None,
@@ -53,6 +54,7 @@ pub struct Sum<'a> {
 
 /// Why a sum could not be made.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Refused {
     /// The message at this place holds values that cannot be.
     Payload(usize, Fault),
@@ -81,11 +83,11 @@ impl<'a> Sum<'a> {
         &self,
         threads: &Threads,
         range: Range<usize>,
-        residual: Owed<'_>,
+        residual: ResidualSlice<'_>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
         let (start, block, cut) = (range.start, self.to.block, self.to.cut());
-        threads.walk(Span { residual, vectors: Vectors::none(), range, bytes, cut }, |tile, sum| {
+        threads.walk(Span { residual, vectors: Vectors::none(), range, bytes, cut }, |tile, sum, _| {
             let at = (tile.range.start - start) / block * self.from.codec.encoded_len(block);
             self.add_up(at, sum).map_err(|(place, fault)| Refused::Payload(place, fault))?;
             self.to.codec.encode_blocks(block, sum, tile.residual, tile.bytes).map_err(|_| Refused::Overflow)

@@ -3,7 +3,7 @@
 //! A tile stays in the first-level cache while all that has to happen to it happens; that is how passes over memory are
 //! fused. Tiles do not depend on each other, so the number of threads changes no bit of any result.
 
-use crate::codec::{MAX_BLOCK, Owed};
+use crate::codec::{MAX_BLOCK, ResidualSlice};
 use crate::error::{Error, Result};
 use crate::kernel::{Stream, streaming};
 use rayon::prelude::*;
@@ -24,11 +24,14 @@ pub type Write<'a> = [&'a mut [f32]; 4];
 
 /// Vectors of one length: some to read, some to write.
 pub struct Vectors<'a> {
+    /// Those to read.
     pub read: Read<'a>,
+    /// Those to write.
     pub write: Write<'a>,
 }
 
 impl<'a> Vectors<'a> {
+    /// No vectors.
     pub fn none() -> Vectors<'a> {
         Vectors { read: [&[]; 4], write: std::array::from_fn(|_| &mut [][..]) }
     }
@@ -65,19 +68,24 @@ impl<'a> Vectors<'a> {
 
 /// A range of the flat vector, and all that belongs to it.
 pub struct Span<'a> {
+    /// Where it is.
     pub range: Range<usize>,
+    /// What is read and written there.
     pub vectors: Vectors<'a>,
     /// As long as the range, or nothing.
-    pub residual: Owed<'a>,
+    pub residual: ResidualSlice<'a>,
     /// The encoded blocks of the range, or empty.
     pub bytes: &'a mut [u8],
+    /// How its blocks are cut.
     pub cut: Cut,
 }
 
 /// How a span's blocks are cut: values in a block, bytes of a block.
 #[derive(Clone, Copy)]
 pub struct Cut {
+    /// Values in a block.
     pub block: usize,
+    /// Bytes of a block.
     pub encoded: usize,
 }
 
@@ -94,7 +102,7 @@ impl Cut {
 impl<'a> Span<'a> {
     /// A span of vectors alone.
     pub fn of(range: Range<usize>, vectors: Vectors<'a>) -> Span<'a> {
-        Span { range, vectors, residual: Owed::Nothing, bytes: &mut [], cut: Cut::NONE }
+        Span { range, vectors, residual: ResidualSlice::Nothing, bytes: &mut [], cut: Cut::NONE }
     }
 
     /// `middle` is a whole number of blocks.
@@ -140,23 +148,15 @@ impl<'a> Span<'a> {
 pub struct Threads(Option<rayon::ThreadPool>);
 
 impl Threads {
+    /// So many; one thread is that of the caller.
     pub fn new(count: usize) -> Result<Threads> {
         let failed = |error| Error::config("threads", count, format!("the system refused: {error}"));
         let pool = || rayon::ThreadPoolBuilder::new().num_threads(count).build().map_err(failed);
         Ok(Threads(if count > 1 { Some(pool()?) } else { None }))
     }
 
-    /// Calls `work` on every tile of `span`, with room for as many values.
-    pub fn walk<E: Send>(
-        &self,
-        span: Span<'_>,
-        work: impl Fn(Span<'_>, &mut [f32]) -> Result<(), E> + Sync,
-    ) -> Result<(), E> {
-        self.walk_streaming(span, |tile, room, _| work(tile, room))
-    }
-
-    /// The same for work that may write past the caches.
-    pub fn walk_streaming<'a, E: Send>(
+    /// Calls `work` on every tile of `span`, with room for as many values, and what it needs to write past the caches.
+    pub fn walk<'a, E: Send>(
         &self,
         span: Span<'a>,
         work: impl Fn(Span<'a>, &mut [f32], &Stream<'a>) -> Result<(), E> + Sync,
@@ -173,7 +173,7 @@ impl Threads {
 
     /// Calls `work` on every tile of `vectors`, all `len` long.
     pub fn each(&self, len: usize, vectors: Vectors<'_>, work: impl Fn(Range<usize>, Vectors<'_>) + Sync) {
-        let Ok(()) = self.walk(Span::of(0..len, vectors), |tile, _| -> Result<(), Infallible> {
+        let Ok(()) = self.walk(Span::of(0..len, vectors), |tile, _, _| -> Result<(), Infallible> {
             work(tile.range, tile.vectors);
             Ok(())
         });

@@ -59,7 +59,7 @@ impl Algorithm for Adam {
         Some(0)
     }
 
-    fn build(&self, hyper: Hyper, _: usize) -> Box<dyn Optimizer> {
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         Box::new(Running { hyper, moments: Moments::default() })
     }
 }
@@ -77,5 +77,39 @@ impl Optimizer for Running {
 
     fn numbers(&mut self) -> Vec<Entry<'_>> {
         self.moments.numbers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn options() {
+        let decided = |options: &str| decided(Name::ADAM, options);
+        assert_eq!(decided(""), "bias_correction = true; exact_codec = 'f32'");
+        for preset in ["paper", "deepspeed"] {
+            assert_eq!(decided(&format!("preset = '{preset}'")), "bias_correction = false; exact_codec = 'f32'");
+        }
+        assert_refused(Name::ADAM, "preset = 'papers'", &["preset", "papers", "paper, deepspeed"]);
+        assert_refused(Name::ADAM, "codec = 'sign'", &["codec", "sign", "one-bit-adam"]);
+    }
+
+    #[test]
+    fn every_round_is_exact() {
+        assert_eq!(calendar(Name::ADAM, "", 5), "eeeee");
+    }
+
+    #[test]
+    fn steps_by_hand() {
+        let (gradients, mut hand, mut x) = ([0.5, -2.0, 1e-3], Hand::default(), 1.0);
+        let want = gradients.map(|g| {
+            hand.blend(g);
+            hand.square(g);
+            x = x * DECAY - hand.rate() * hand.m / hand.p();
+            x
+        });
+        assert_near(&course(Name::ADAM, "", &gradients), &want);
     }
 }

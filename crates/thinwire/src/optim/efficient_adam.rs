@@ -37,6 +37,7 @@ pub struct EfficientAdam {
 /// How much of v each step keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Theta {
     /// θ = β2.
     #[default]
@@ -112,7 +113,7 @@ impl Algorithm for Decided {
         matches!(coarse, CodecName::Uniform(4..) | CodecName::Bf16 | CodecName::F16).then_some(3)
     }
 
-    fn build(&self, hyper: Hyper, _: usize) -> Box<dyn Optimizer> {
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         Box::new(Running { hyper, theta: self.theta, moments: Moments::default(), forgotten: 1.0 })
     }
 }
@@ -168,5 +169,55 @@ impl Optimizer for Running {
         let forgotten = std::slice::from_mut(&mut self.forgotten);
         numbers.push(Entry::doubles("variance_forgotten", Share::Mean, forgotten).starting_at(1.0));
         numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    const NAME: Name = Name::EFFICIENT_ADAM;
+
+    #[test]
+    fn options() {
+        for (options, codecs, rest) in [
+            ("", ["uniform4"; 2], ["true", "constant"]),
+            ("theta = 'one-minus-over-t'", ["uniform4"; 2], ["true", "one-minus-over-t"]),
+            ("preset = 'paper'", ["power3"; 2], ["false", "constant"]),
+            ("preset = 'paper'; codec_up = 'f16'", ["power3", "f16"], ["false", "constant"]),
+        ] {
+            let ([down, up], [bias_correction, theta]) = (codecs, rest);
+            let codecs = format!("codec_down = '{down}'; codec_up = '{up}'");
+            let expected = format!("bias_correction = {bias_correction}; {codecs}; theta = '{theta}'");
+            assert_eq!(decided(NAME, options), expected, "{options}");
+        }
+        assert_refused(NAME, "theta = 'linear'", &["theta", "linear", "constant", "one-minus-over-t"]);
+        assert_refused(NAME, "preset = 'deepspeed'", &["preset = deepspeed", "paper"]);
+        assert_refused(NAME, "exact_codec = 'f32'", &["exact_codec", "f32", "adam, one-bit-adam, zero-one-adam"]);
+    }
+
+    #[test]
+    fn every_round_is_coarse() {
+        assert_eq!(calendar(NAME, "", 5), "ccccc");
+    }
+
+    #[test]
+    fn steps_by_hand() {
+        let gradients = [0.5, -2.0, 1e-3];
+        for theta in [Theta::Constant, Theta::OneMinusOverT] {
+            let (mut hand, mut forgotten, mut x) = (Hand::default(), 1.0, 1.0);
+            let want = [0, 1, 2].map(|t| {
+                let (g, theta) = (gradients[t], theta.at(t as u64, 0.999));
+                hand.blend(g);
+                hand.v = theta * hand.v + (1.0 - theta) * f64::from(g).powi(2);
+                forgotten *= theta;
+                let p = (hand.v / (1.0 - forgotten)).sqrt() + 1e-8;
+                x = x * DECAY - hand.rate() * hand.m / p;
+                x
+            });
+            let name = if theta == Theta::Constant { "constant" } else { "one-minus-over-t" };
+            assert_near(&course(NAME, &format!("codec = 'sign'; theta = '{name}'"), &gradients), &want);
+        }
     }
 }

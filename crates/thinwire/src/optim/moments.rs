@@ -11,7 +11,7 @@ use super::Clip;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::kernel::update::{self, Scalars, Since};
-use crate::machine::{Keep, OfGradient, Pass, Read, Source, Step, Vector, Write};
+use crate::machine::{Interval, Keep, OfGradient, Pass, Read, Source, Step, Vector, Write};
 use crate::schedule::Round;
 use crate::state::Entry;
 
@@ -44,13 +44,15 @@ pub struct Hyper {
     pub lossless: bool,
     /// The highest γ̂ so far: at the end of a schedule residuals are still in the units of its middle.
     pub highest: f64,
+    /// How many parameter groups there are.
+    pub groups: usize,
 }
 
 impl Hyper {
     /// β1 and β2 unless they are given.
     pub const BETAS: (f64, f64) = (0.9, 0.999);
 
-    /// Computes the scalars of a step, for each parameter group. `forgotten` is the weight that v still gives to its start: β2^j.
+    /// Computes the scalars of a step. `forgotten` is the weight that v still gives to its start: β2^j.
     ///
     /// They are for this worker's own gradient; for a mean [`Scalars::shrink`] is replaced by what clips it.
     pub fn prepare(&mut self, step: &mut Step<'_>, beta2: f64, forgotten: f64) {
@@ -59,23 +61,28 @@ impl Hyper {
         // Before its first update v is all start, and there is nothing to correct.
         let variance = if self.bias_correction && forgotten < 1.0 { 1.0 - forgotten } else { 1.0 };
         let shrink = self.clip.zip(step.norm).map_or(1.0, |(clip, norm)| clip.of_own(norm));
-        step.scalars.clear();
-        for (group, rate) in step.rates.iter().enumerate() {
-            self.highest = self.highest.max(rate / momentum);
-            step.scalars.push(Scalars {
+        step.prepare(|group| {
+            let rate = group.rate / momentum;
+            self.highest = self.highest.max(rate);
+            Scalars {
                 beta1: (beta1 as f32, (1.0 - beta1) as f32),
                 beta2: (beta2 as f32, (1.0 - beta2) as f32),
-                rate: (rate / momentum) as f32,
-                decay: (1.0 - rate * step.groups.weight_decay[group]) as f32,
+                rate: rate as f32,
+                decay: (1.0 - group.rate * group.weight_decay) as f32,
                 correction: (1.0 / variance) as f32,
                 eps: self.eps as f32,
                 shrink,
                 limit: if self.lossless { f32::MAX } else { update::LIMIT },
                 jump: update::JUMP * self.highest as f32,
-                moves: step.groups.moves(group),
+                moves: group.moves,
                 since: Since::NOTHING,
-            });
-        }
+            }
+        });
+    }
+
+    /// Γ and D of a run that is about to start.
+    pub fn interval(&self) -> Interval {
+        Interval::new(self.groups)
     }
 }
 
@@ -160,7 +167,7 @@ fn exact_step(pass: impl Pass, clip: Option<Clip>, step: &mut Step<'_>, exchange
     if contributions > 0 {
         let norm = exchange.machine.norm_of_kept()?;
         let factor = clip.of_mean(exchange.shards.norm(step.t, norm)?);
-        step.scalars.iter_mut().for_each(|scalars| scalars.shrink = factor);
+        step.shrink(factor);
         exchange.machine.run_on_kept(pass, step)?;
     }
     Ok(contributions)

@@ -43,6 +43,7 @@ pub struct OneBitAdam {
 /// How long 1-bit Adam warms up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StepsOrWord", into = "StepsOrWord")]
+#[non_exhaustive]
 pub enum Warmup {
     /// So many steps.
     Steps(u64),
@@ -157,7 +158,7 @@ impl Algorithm for Decided {
         Some(2)
     }
 
-    fn build(&self, hyper: Hyper, _: usize) -> Box<dyn Optimizer> {
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         let (frozen_from, auto) = match self.warmup {
             Warmup::Steps(steps) => (steps, None),
             Warmup::Auto => (NOT_YET, Some(Auto::new(self.earliest, self.beta2))),
@@ -264,5 +265,81 @@ impl Optimizer for Running {
             numbers.push(Entry::doubles("variance_norms", Share::Same, &mut auto.norms));
         }
         numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    const NAME: Name = Name::ONE_BIT_ADAM;
+
+    #[test]
+    fn defaults_and_presets() {
+        for (options, bias_correction, warmup) in [
+            ("", true, "'auto'"),
+            ("learning_rate = {peak = 0.1, steps = 250}", true, "250"),
+            ("learning_rate = {peak = 0.1, steps = 300}", true, "100"),
+            ("learning_rate = {peak = 0.1, steps = 1000}", true, "150"),
+            ("preset = 'paper'; learning_rate = {peak = 0.1, steps = 900}", false, "'auto'"),
+            ("preset = 'deepspeed'", false, "100000"),
+            ("preset = 'deepspeed'; warmup = 9", false, "9"),
+            ("freeze_step = 30", true, "30"),
+        ] {
+            let codecs = "codec_down = 'sign'; codec_up = 'sign'; exact_codec = 'f32'";
+            let expected = format!("bias_correction = {bias_correction}; {codecs}; warmup = {warmup}");
+            assert_eq!(decided(NAME, options), expected, "{options}");
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        for (options, expected) in [
+            ("warmup = 0", &["warmup = 0", "at least 1"][..]),
+            ("freeze_step = 0", &["freeze_step = 0", "at least 1"]),
+            ("warmup = 'never'", &["warmup", "never", "a number of steps", "auto"]),
+            ("warmup = -3", &["warmup", "-3", "a number of steps", "auto"]),
+            ("warmup = 1.5", &["warmup", "1.5", "a number of steps", "auto"]),
+            ("warmup = 1; freeze_step = 2", &["freeze_step = 2", "warmup"]),
+            ("warmup = 'auto'; betas = [0.9, 0.9999995]", &["betas", "auto", "0.999999"]),
+            ("preset = 'ours'", &["preset = ours", "paper, deepspeed"]),
+        ] {
+            assert_refused(NAME, options, expected);
+        }
+    }
+
+    #[test]
+    fn exact_rounds_come_first() {
+        assert_eq!(calendar(NAME, "warmup = 3", 6), "eeeccc");
+        let unknown = resolved(NAME, "").decide().unwrap().algorithm.is_planned().unwrap_err().to_string();
+        assert!(unknown.contains("warmup = auto"), "{unknown}");
+    }
+
+    /// v moves in the first step alone; the last momentum is so long that the step is limited.
+    #[test]
+    fn steps_by_hand() {
+        let (gradients, mut hand, mut x) = ([0.5, -0.25, 90.0], Hand::default(), 1.0);
+        let want = [0, 1, 2].map(|t| {
+            hand.blend(gradients[t]);
+            if t == 0 {
+                hand.square(gradients[t]);
+            }
+            let update = hand.rate() * hand.m / hand.p();
+            x = x * DECAY - if t == 0 { update } else { update.clamp(-hand.rate(), hand.rate()) };
+            x
+        });
+        assert!(hand.m > hand.p() && hand.m < f64::from(update::NOISE) * hand.p());
+        assert_near(&course(NAME, "warmup = 1", &gradients), &want);
+    }
+
+    #[test]
+    fn the_warm_up_ends_when_v_has_settled_and_no_sooner_than_the_rates() {
+        let norm = |t: u64| 1.0 + 8.0 * 0.8_f64.powi(t as i32); // of a v that settles
+        for (earliest, end) in [(15, 34), (40, 40)] {
+            let mut auto = Auto::new(earliest, 0.9); // Δ = 10
+            assert_eq!((0..50).find(|t| auto.has_settled(*t, norm(*t))), Some(end));
+        }
+        assert!(norm(33) < SETTLED * norm(23) && norm(34) >= SETTLED * norm(24));
     }
 }

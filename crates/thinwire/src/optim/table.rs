@@ -75,8 +75,8 @@ pub trait Algorithm: Debug + Send + Sync {
     /// this codec.
     fn rank(&self, coarse: CodecName) -> Option<usize>;
 
-    /// The optimizer itself, for `groups` parameter groups.
-    fn build(&self, hyper: Hyper, groups: usize) -> Box<dyn Optimizer>;
+    /// The optimizer itself.
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer>;
 }
 
 /// What coarse rounds average. It decides what a worker that missed a round still has to send.

@@ -12,8 +12,8 @@
 //!
 //! c is [`LIMIT`](update::LIMIT) and 7.3 is [`LARGEST`](update::LARGEST); they have the reasons. An exact step that follows a coarse one takes m within ±c·P.
 //!
-//! v never changes between two syncs, and the anchor a is stored: after a sync all replicas are bit-identical. Γ and D are
-//! kept for each parameter group. A group whose learning rate is 0 rests: Γ may then be 0 at a sync, and m stays.
+//! v never changes between two syncs, and the anchor a is stored: after a sync all replicas are bit-identical. A group
+//! of parameters whose learning rate is 0 rests: Γ may then be 0 at a sync, and m stays.
 //!
 //! A sync that follows a sync, with no local step between them, is the most frequent step of many runs. It finds u = 0 and x = a, so
 //! it touches neither u nor a: that is a third of its memory traffic.
@@ -24,8 +24,8 @@ use crate::codec::CodecName;
 use crate::config::{Config, Name, StepsOrWord};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
-use crate::kernel::update::{self, Scalars, Since};
-use crate::machine::{Lies, Machine, Pass, Read, Source, Step, Vector, Write};
+use crate::kernel::update::{self, Scalars};
+use crate::machine::{Interval, Lies, Machine, Pass, Read, Source, Step, Vector, Write};
 use crate::schedule::{LearningRate, Round, SyncSteps, VarianceSteps};
 use crate::state::{Entry, Share};
 use serde::{Deserialize, Serialize};
@@ -36,420 +36,7 @@ impl Name {
     pub const ZERO_ONE_ADAM: Name = Name::new("zero-one-adam");
 }
 
-/// 0/1 Adam's own options.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ZeroOneAdam {
-    /// The first steps that all update the variance. Default 100 when `learning_rate.steps` is known, its warm-up is shorter than that,
-    /// and `kappa` is not given; else 0.
-    pub variance_dense: Option<u64>,
-    /// κ: variance updates before the gap between them doubles. Default 16, or 32 when `learning_rate.steps` is not known.
-    pub kappa: Option<u64>,
-    /// The shortest gap between variance updates, after as many steps that all update it. Default 1.
-    pub variance_gap: Option<u64>,
-    /// The longest gap between variance updates; gaps are powers of two times the shortest. Default: a 200th of
-    /// `learning_rate.steps`; no limit when that is not known, or when `kappa` is given.
-    pub variance_longest: Option<u64>,
-    /// The first step that no longer updates the variance. Default: 40 % of `learning_rate.steps`, and at least 100 steps and two of
-    /// its warm-ups; the end of a run of at most 250 steps; `never` when the length is not known.
-    pub freeze: Option<Freeze>,
-    /// Exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`, `variance_longest` and `freeze`.
-    pub variance_steps: Option<Vec<u64>>,
-    /// How the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.
-    pub sync: Option<Sync>,
-    /// The first step that may be skipped. Default: the end of the learning rate's warm-up.
-    pub sync_start: Option<u64>,
-    /// Steps between doublings (`doubling`, default 32,678), or the gap itself (`every`, default 1).
-    pub sync_every: Option<u64>,
-    /// H: the longest gap between syncs. Default 16; with `follow-lr` a power of two of at most a 1,250th of `learning_rate.steps`, so
-    /// that runs below 2,500 steps skip nothing.
-    pub sync_longest: Option<u64>,
-    /// Exactly these steps sync, in rising order, with `sync = "custom"`.
-    pub sync_steps: Option<Vec<u64>>,
-    /// DeepSpeed's name for `freeze` and `sync_start`.
-    pub var_freeze_step: Option<u64>,
-    /// DeepSpeed's name for `kappa`.
-    pub var_update_scaler: Option<u64>,
-    /// DeepSpeed's name for `sync_every`, with `sync = "doubling"`.
-    pub local_step_scaler: Option<u64>,
-    /// DeepSpeed's name for `sync_longest`.
-    pub local_step_clipper: Option<u64>,
-}
-
-/// How the gap between two syncs of 0/1 Adam grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Sync {
-    /// It doubles each time the learning rate halves.
-    #[default]
-    FollowLr,
-    /// It doubles every `sync_every` steps.
-    Doubling,
-    /// It is `sync_every`.
-    Every,
-    /// The steps are listed in `sync_steps`.
-    Custom,
-}
-
-/// When 0/1 Adam stops updating the variance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "StepsOrWord", into = "StepsOrWord")]
-pub enum Freeze {
-    /// From this step on.
-    Step(u64),
-    /// It goes on for ever.
-    Never,
-}
-
-impl TryFrom<StepsOrWord> for Freeze {
-    type Error = String;
-
-    fn try_from(given: StepsOrWord) -> Result<Freeze, String> {
-        match given {
-            StepsOrWord::Steps(step) => Ok(Freeze::Step(step)),
-            StepsOrWord::Word(word) if word == "never" => Ok(Freeze::Never),
-            other => Err(other.refused("a step, or \"never\"")),
-        }
-    }
-}
-
-impl From<Freeze> for StepsOrWord {
-    fn from(freeze: Freeze) -> StepsOrWord {
-        match freeze {
-            Freeze::Step(step) => StepsOrWord::Steps(step),
-            Freeze::Never => StepsOrWord::Word("never".to_owned()),
-        }
-    }
-}
-
-/// When the length of the run is known, the variance is updated about a hundred times over this part of it, evenly but for the
-/// beginning, where a few gaps that double lead up to the even ones. All updates weigh about the same in v, and early gradients say
-/// least about the rest of the run. But where the learning rate is high from the first steps on, the first hundred of them all update
-/// the variance: with fewer samples it is too poor to divide by (docs/convergence.md).
-const FREEZE_PART: f64 = 0.4;
-const FREEZE_WARMUPS: u64 = 2;
-const GAPS: u64 = 200;
-
-/// The paper's H.
-const LONGEST_GAP: u64 = 16;
-
-/// The longest gap between syncs is at most this part of the run: skipping saves rounds, not many bytes, and in short runs it costs up to
-/// a percent of the loss (docs/convergence.md).
-const SYNC_GAPS: u64 = 1250;
-
-/// κ when the length is not known: the gaps go on doubling, so exact rounds become few, and the variance is never frozen.
-const OPEN_KAPPA: u64 = 32;
-
-/// The paper's κ, and DeepSpeed's `var_update_scaler`.
-const PAPER_KAPPA: u64 = 16;
-
-impl Options for ZeroOneAdam {
-    const NAME: Name = Name::ZERO_ONE_ADAM;
-    const TITLE: &'static str = "0/1 Adam";
-    /// It has few exact rounds, and in f32 they would still be most of its bytes.
-    const EXACT: Option<CodecName> = Some(CodecName::Bf16);
-    const COARSE: Option<CodecName> = Some(CodecName::Sign);
-
-    fn decide(mut self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
-        self.check_exclusions()?;
-        self.translate_deepspeed()?;
-        self.apply_preset(config)?;
-        let schedule = config.learning_rate.as_ref();
-        let is_short = lengths(schedule).1.is_some_and(|steps| steps <= SHORT);
-        let usual = if schedule.is_some() { Sync::FollowLr } else { Sync::Every };
-        let sync = *self.sync.get_or_insert(usual);
-        self.check_sync(sync)?;
-        let variance = self.decide_variance(schedule)?;
-        let sync = self.decide_sync(sync, schedule)?;
-        if is_short && variance == VarianceSteps::all_before(SHORT) {
-            config.exact_codec.get_or_insert(CodecName::F32); // then it is Adam, to the bit
-        }
-        Ok(Box::new(Decided { variance, sync }))
-    }
-}
-
-impl ZeroOneAdam {
-    /// `variance_steps` leaves nothing to the options that describe T_v.
-    fn check_exclusions(&self) -> Result<()> {
-        let Some(steps) = &self.variance_steps else { return Ok(()) };
-        let written = given(self);
-        let others = [
-            "variance_dense",
-            "kappa",
-            "variance_gap",
-            "variance_longest",
-            "freeze",
-            "var_freeze_step",
-            "var_update_scaler",
-        ];
-        match others.iter().find(|other| written.contains_key(**other)) {
-            Some(other) => Err(Error::config(
-                "variance_steps",
-                format!("{steps:?}"),
-                format!("excludes {other}; give one of the two"),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// DeepSpeed's names become the options they stand for.
-    fn translate_deepspeed(&mut self) -> Result<()> {
-        let freeze = self.var_freeze_step.take();
-        if freeze.is_some() && self.var_update_scaler.is_none() {
-            self.kappa.get_or_insert(PAPER_KAPPA);
-        }
-        self.freeze = renamed(("var_freeze_step", freeze), ("freeze", self.freeze), Freeze::Step)?;
-        if self.sync_start.is_none() && self.sync != Some(Sync::Custom) {
-            self.sync_start = freeze;
-        }
-        let same = |value| value;
-        self.kappa = renamed(("var_update_scaler", self.var_update_scaler.take()), ("kappa", self.kappa), same)?;
-        let (scaler, clipper) = (self.local_step_scaler.take(), self.local_step_clipper.take());
-        if scaler.is_some() || clipper.is_some() {
-            self.sync.get_or_insert(Sync::Doubling);
-        }
-        self.sync_every = renamed(("local_step_scaler", scaler), ("sync_every", self.sync_every), same)?;
-        self.sync_longest = renamed(("local_step_clipper", clipper), ("sync_longest", self.sync_longest), same)?;
-        Ok(())
-    }
-
-    fn apply_preset(&mut self, config: &mut Config) -> Result<()> {
-        let Some(preset) = preset(config, &["paper", "deepspeed"])? else { return Ok(()) };
-        config.bias_correction.get_or_insert(false);
-        let growing = self.variance_steps.is_none();
-        if growing {
-            self.kappa.get_or_insert(PAPER_KAPPA);
-        }
-        if preset == "paper" {
-            let sync = *self.sync.get_or_insert(Sync::FollowLr);
-            if sync == Sync::FollowLr && config.learning_rate.is_none() {
-                let problem = "its gaps follow learning_rate, which is missing; give it, or sync";
-                return Err(Error::config("preset", preset, problem));
-            }
-            if sync == Sync::FollowLr {
-                self.sync_longest.get_or_insert(LONGEST_GAP);
-            }
-            let (warmup, _) = lengths(config.learning_rate.as_ref());
-            if growing && warmup > 0 {
-                self.freeze.get_or_insert(Freeze::Step(warmup));
-            }
-        } else {
-            if growing {
-                self.freeze.get_or_insert(Freeze::Step(100_000));
-            }
-            let sync = *self.sync.get_or_insert(Sync::Doubling);
-            if matches!(sync, Sync::Doubling | Sync::FollowLr) {
-                self.sync_longest.get_or_insert(LONGEST_GAP);
-            }
-            if let (Some(Freeze::Step(step)), true) = (self.freeze, sync != Sync::Custom) {
-                self.sync_start.get_or_insert(step);
-            }
-        }
-        Ok(())
-    }
-
-    /// `sync` decides which of the options around it mean something.
-    fn check_sync(&self, sync: Sync) -> Result<()> {
-        let written = given(self);
-        let without_meaning = [
-            ("sync_every", matches!(sync, Sync::FollowLr | Sync::Custom)),
-            ("sync_longest", matches!(sync, Sync::Every | Sync::Custom)),
-            ("sync_start", sync == Sync::Custom),
-            ("sync_steps", sync != Sync::Custom),
-        ];
-        for (key, unused) in without_meaning {
-            if let (Some(value), true) = (written.get(key), unused) {
-                return Err(Error::config(key, value, format!("has no meaning with sync = {}", written["sync"])));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether T_v is left to the defaults.
-    fn leaves_variance_open(&self) -> bool {
-        let ZeroOneAdam { variance_dense, kappa, variance_gap, variance_longest, freeze, .. } = self;
-        [variance_dense, kappa, variance_gap, variance_longest].iter().all(|option| option.is_none())
-            && freeze.is_none()
-    }
-
-    fn decide_variance(&self, schedule: Option<&LearningRate>) -> Result<VarianceSteps> {
-        if let Some(steps) = &self.variance_steps {
-            check_rising("variance_steps", steps)?;
-            if steps.first() != Some(&0) {
-                let expected = "expected a list that starts with 0: without a variance nothing moves";
-                return Err(Error::config("variance_steps", format!("{steps:?}"), expected));
-            }
-            return Ok(VarianceSteps::Custom(steps.clone()));
-        }
-        let (warmup, steps) = lengths(schedule);
-        let usual_longest = steps.filter(|_| self.kappa.is_none()).map(|steps| (steps / GAPS).max(1));
-        if steps.is_some_and(|steps| steps <= SHORT) && self.leaves_variance_open() {
-            return Ok(VarianceSteps::all_before(SHORT));
-        }
-        let starts_fast = steps.is_some() && warmup < ENOUGH;
-        let usual_dense = if starts_fast && self.kappa.is_none() { ENOUGH } else { 0 };
-        let usual_kappa = if steps.is_some() { PAPER_KAPPA } else { OPEN_KAPPA };
-        let usual_freeze = steps.map_or(Freeze::Never, |steps| {
-            let part = (steps as f64 * FREEZE_PART).ceil() as u64;
-            Freeze::Step(part.max(ENOUGH).max(FREEZE_WARMUPS * warmup))
-        });
-        let freeze = match self.freeze.unwrap_or(usual_freeze) {
-            Freeze::Step(0) => {
-                let expected = "expected a step of at least 1, or \"never\": without a variance nothing moves";
-                return Err(Error::config("freeze", 0, expected));
-            }
-            Freeze::Step(step) => Some(step),
-            Freeze::Never => None,
-        };
-        Ok(VarianceSteps::Growing {
-            dense: self.variance_dense.unwrap_or(usual_dense),
-            kappa: count("kappa", self.kappa.unwrap_or(usual_kappa))?,
-            gap: count("variance_gap", self.variance_gap.unwrap_or(1))?,
-            longest: self.variance_longest.or(usual_longest).map(|gap| count("variance_longest", gap)).transpose()?,
-            freeze,
-        })
-    }
-
-    fn decide_sync(&self, sync: Sync, schedule: Option<&LearningRate>) -> Result<SyncSteps> {
-        let start = self.sync_start.unwrap_or(lengths(schedule).0);
-        let every = |usual| count("sync_every", self.sync_every.unwrap_or(usual));
-        let longest = |usual| count("sync_longest", self.sync_longest.unwrap_or(usual));
-        match sync {
-            Sync::FollowLr => {
-                let missing = "expected follow-lr together with learning_rate, or doubling, every, custom";
-                let peak = schedule.ok_or_else(|| Error::config("sync", "follow-lr", missing))?.peak;
-                let usual = lengths(schedule).1.map_or(LONGEST_GAP, |steps| (steps / SYNC_GAPS).clamp(1, LONGEST_GAP));
-                Ok(SyncSteps::FollowLr { peak, start, longest: longest(usual)? })
-            }
-            Sync::Doubling => Ok(SyncSteps::Doubling { start, every: every(32_678)?, longest: longest(LONGEST_GAP)? }),
-            Sync::Every => Ok(SyncSteps::Every { start, gap: every(1)? }),
-            Sync::Custom => {
-                let missing = "expected custom together with sync_steps, the list of the steps that sync";
-                let steps = self.sync_steps.as_ref().ok_or_else(|| Error::config("sync", "custom", missing))?;
-                check_rising("sync_steps", steps)?;
-                Ok(SyncSteps::Custom(steps.clone()))
-            }
-        }
-    }
-}
-
-fn count(key: &str, value: u64) -> Result<u64> {
-    match (1..1 << 32).contains(&value) {
-        true => Ok(value),
-        false => Err(Error::config(key, value, "expected a number of at least 1 and below 2^32")),
-    }
-}
-
-fn check_rising(key: &str, steps: &[u64]) -> Result<()> {
-    match steps.is_sorted_by(|a, b| a < b) {
-        true => Ok(()),
-        false => Err(Error::config(key, format!("{steps:?}"), "expected steps in rising order, each once")),
-    }
-}
-
-/// T_v and T_u.
-#[derive(Clone, Debug)]
-struct Decided {
-    variance: VarianceSteps,
-    sync: SyncSteps,
-}
-
-impl Decided {
-    /// Exact on T_v; coarse on T_u and before each step of T_v, so that v never changes between two syncs; skipped elsewhere.
-    fn round_of(&self, t: u64, lr: f32) -> Round {
-        match () {
-            () if self.variance.contains(t) => Round::Exact,
-            () if self.sync.contains(t, lr) || self.variance.contains(t + 1) => Round::Coarse,
-            () => Round::Skipped,
-        }
-    }
-}
-
-impl Algorithm for Decided {
-    fn options(&self) -> Map<String, Value> {
-        let mut options = ZeroOneAdam::default();
-        match &self.variance {
-            VarianceSteps::Custom(steps) => options.variance_steps = Some(steps.clone()),
-            VarianceSteps::Growing { dense, kappa, gap, longest, freeze } => {
-                options.variance_dense = Some(*dense);
-                (options.kappa, options.variance_gap, options.variance_longest) = (Some(*kappa), Some(*gap), *longest);
-                options.freeze = Some(freeze.map_or(Freeze::Never, Freeze::Step));
-            }
-        }
-        match &self.sync {
-            SyncSteps::FollowLr { start, longest, .. } => {
-                options.sync = Some(Sync::FollowLr);
-                (options.sync_start, options.sync_longest) = (Some(*start), Some(*longest));
-            }
-            SyncSteps::Doubling { start, every, longest } => {
-                options.sync = Some(Sync::Doubling);
-                (options.sync_start, options.sync_every, options.sync_longest) =
-                    (Some(*start), Some(*every), Some(*longest));
-            }
-            SyncSteps::Every { start, gap } => {
-                options.sync = Some(Sync::Every);
-                (options.sync_start, options.sync_every) = (Some(*start), Some(*gap));
-            }
-            SyncSteps::Custom(steps) => {
-                (options.sync, options.sync_steps) = (Some(Sync::Custom), Some(steps.clone()));
-            }
-        }
-        given(&options)
-    }
-
-    fn vectors(&self) -> Vectors {
-        &[("m", Share::Same), ("v", Share::Same), ("u", Share::Progress), ("anchor", Share::Same)]
-    }
-
-    fn passes(&self) -> &'static [&'static str] {
-        const {
-            &[
-                Moments::PASSES[0],
-                Moments::PASSES[1],
-                Moments::PASSES[2],
-                Anchor::NAME,
-                Local::NAME,
-                Progress::NAME,
-                FirstProgress::NAME,
-                Unsent::NAME,
-                Rebase::NAME,
-                FirstRebase::NAME,
-                FoldIn::NAME,
-            ]
-        }
-    }
-
-    fn round(&self, t: u64, lr: f32) -> Round {
-        self.round_of(t, lr)
-    }
-
-    /// First the exact rounds, then coarse and skipped ones by turns.
-    fn drill(&self, each: u64) -> (Map<String, Value>, u64) {
-        let options = ZeroOneAdam {
-            variance_steps: Some((0..each).collect()),
-            sync: Some(Sync::Custom),
-            sync_steps: Some((0..each).map(|turn| each + 2 * turn + 1).collect()),
-            ..ZeroOneAdam::default()
-        };
-        (given(&options), 3 * each)
-    }
-
-    fn rank(&self, _: CodecName) -> Option<usize> {
-        Some(1)
-    }
-
-    fn build(&self, hyper: Hyper, groups: usize) -> Box<dyn Optimizer> {
-        Box::new(Running {
-            hyper,
-            calendar: self.clone(),
-            moments: Moments::default(),
-            rates: vec![0.0; groups],
-            decays: vec![1.0; groups],
-            pending: 0,
-            taken: 0,
-        })
-    }
-}
+// ---- passes --------------------------------------------------------------------------------------
 
 /// u: Σ γ̂·m since the last sync.
 const U: Vector = Vector::own(2);
@@ -574,86 +161,24 @@ impl Pass for FoldIn {
     }
 }
 
+// ---- steps ---------------------------------------------------------------------------------------
+
+/// The optimizer at work.
 struct Running {
     hyper: Hyper,
-    calendar: Decided,
+    calendar: Calendar,
     moments: Moments,
-    /// Γ of each group: Σγ̂ since the last sync.
-    rates: Vec<f64>,
-    /// D of each group: Π(1−γλ) since the last sync.
-    decays: Vec<f64>,
+    /// Γ and D.
+    interval: Interval,
     /// Steps since the last sync.
     pending: u64,
-    /// Those of them that this worker took part in: whether it has anything to tell.
+    /// Those of them that this worker took part in: whether it has anything to send.
     taken: u64,
-}
-
-impl Running {
-    /// t ∈ T_v.
-    fn exact_step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
-        let follows_exact = step.t.checked_sub(1).is_none_or(|before| self.calendar.variance.contains(before));
-        let from = if follows_exact { Momentum::Exact } else { Momentum::Coarse };
-        self.moments.exact_step(from, &mut self.hyper, step, exchange)
-    }
-
-    /// t ∉ T_v, t ∉ T_u.
-    fn local_step(&mut self, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
-        let first = self.is_synced();
-        self.advance(step);
-        if first {
-            machine.run(Anchor, step)?;
-        }
-        if step.contributes {
-            machine.run(Local, step)?;
-        }
-        Ok(())
-    }
-
-    /// Γ ← Γ + γ̂,  D ← D·(1−γλ): on all workers alike, whoever is left out.
-    fn advance(&mut self, step: &mut Step<'_>) {
-        self.moments.prepare(&mut self.hyper, step);
-        self.pending += 1;
-        self.taken += u64::from(step.contributes);
-        for (group, k) in step.scalars.iter().enumerate() {
-            self.rates[group] += f64::from(k.rate);
-            self.decays[group] *= f64::from(k.decay);
-        }
-    }
-
-    /// ū = coarse mean of u, with this step's part of it if there is a gradient; then everything starts from ū.
-    fn sync_step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
-        self.say_since(step);
-        let first = self.pending == 1 && step.gradient.is_some(); // no local step since the last sync: u = 0 and x = a
-        let has_gradient = step.gradient.is_some() && step.contributes;
-        // A worker that is left out at this step may still have the steps before it to tell.
-        step.contributes = self.taken > 0;
-        match (first, has_gradient) {
-            (true, true) => exchange.mean(Round::Coarse, step, FirstProgress, FirstRebase)?,
-            (true, false) => exchange.mean(Round::Coarse, step, Unsent, FirstRebase)?,
-            (false, true) => exchange.mean(Round::Coarse, step, Progress, Rebase)?,
-            (false, false) => exchange.mean(Round::Coarse, step, Unsent, Rebase)?,
-        };
-        self.start_interval();
-        Ok(())
-    }
-
-    fn say_since(&self, step: &mut Step<'_>) {
-        for (group, k) in step.scalars.iter_mut().enumerate() {
-            k.since = Since { rates: self.rates[group] as f32, decays: self.decays[group] as f32 };
-        }
-    }
-
-    fn start_interval(&mut self) {
-        self.rates.fill(0.0);
-        self.decays.fill(1.0);
-        self.pending = 0;
-        self.taken = 0;
-    }
 }
 
 impl Optimizer for Running {
     fn step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<Round> {
-        let round = self.calendar.round_of(step.t, step.lr);
+        let round = self.calendar.round(step.t, step.lr);
         match round {
             Round::Exact => self.exact_step(step, exchange)?,
             Round::Skipped => self.local_step(step, &mut exchange.machine)?,
@@ -679,8 +204,7 @@ impl Optimizer for Running {
 
     fn numbers(&mut self) -> Vec<Entry<'_>> {
         let mut numbers = self.moments.numbers();
-        numbers.push(Entry::doubles("rates_since_sync", Share::Same, &mut self.rates));
-        numbers.push(Entry::doubles("decays_since_sync", Share::Same, &mut self.decays).starting_at(1.0));
+        numbers.extend(self.interval.numbers());
         numbers.push(Entry::word("steps_since_sync", &mut self.pending));
         numbers.push(Entry::word("steps_taken_since_sync", &mut self.taken));
         numbers
@@ -689,10 +213,634 @@ impl Optimizer for Running {
     fn loaded(&mut self, regrouped: bool, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
         if regrouped && !self.is_synced() {
             self.moments.prepare(&mut self.hyper, step);
-            self.say_since(step);
+            self.interval.tell(step);
             machine.run(FoldIn, step)?;
             self.start_interval();
         }
         Ok(())
+    }
+}
+
+impl Running {
+    /// t ∈ T_v.
+    fn exact_step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        let follows_exact = step.t.checked_sub(1).is_none_or(|before| self.calendar.variance.contains(before));
+        let from = if follows_exact { Momentum::Exact } else { Momentum::Coarse };
+        self.moments.exact_step(from, &mut self.hyper, step, exchange)
+    }
+
+    /// t ∉ T_v, t ∉ T_u.
+    fn local_step(&mut self, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
+        let first = self.is_synced();
+        self.advance(step);
+        if first {
+            machine.run(Anchor, step)?;
+        }
+        if step.contributes {
+            machine.run(Local, step)?;
+        }
+        Ok(())
+    }
+
+    /// Γ ← Γ + γ̂,  D ← D·(1−γλ): on all workers alike, whoever takes no part.
+    fn advance(&mut self, step: &mut Step<'_>) {
+        self.moments.prepare(&mut self.hyper, step);
+        self.interval.add(step);
+        self.pending += 1;
+        self.taken += u64::from(step.contributes);
+    }
+
+    /// ū = coarse mean of u, with this step's part of it if there is a gradient; then everything starts from ū.
+    fn sync_step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        self.interval.tell(step);
+        let first = self.pending == 1 && step.gradient.is_some(); // no local step since the last sync: u = 0 and x = a
+        let has_gradient = step.gradient.is_some() && step.contributes;
+        // A worker without a gradient at this step may still have the steps before it to send.
+        step.contributes = self.taken > 0;
+        match (first, has_gradient) {
+            (true, true) => exchange.mean(Round::Coarse, step, FirstProgress, FirstRebase)?,
+            (true, false) => exchange.mean(Round::Coarse, step, Unsent, FirstRebase)?,
+            (false, true) => exchange.mean(Round::Coarse, step, Progress, Rebase)?,
+            (false, false) => exchange.mean(Round::Coarse, step, Unsent, Rebase)?,
+        };
+        self.start_interval();
+        Ok(())
+    }
+
+    /// Γ ← 0,  D ← 1.
+    fn start_interval(&mut self) {
+        self.interval.restart();
+        (self.pending, self.taken) = (0, 0);
+    }
+}
+
+/// T_v and T_u.
+#[derive(Clone, Debug)]
+struct Calendar {
+    variance: VarianceSteps,
+    sync: SyncSteps,
+}
+
+impl Calendar {
+    /// Exact on T_v; coarse on T_u and before each step of T_v, so that v never changes between two syncs; skipped elsewhere.
+    fn round(&self, t: u64, lr: f32) -> Round {
+        match () {
+            () if self.variance.contains(t) => Round::Exact,
+            () if self.sync.contains(t, lr) || self.variance.contains(t + 1) => Round::Coarse,
+            () => Round::Skipped,
+        }
+    }
+}
+
+/// The optimizer with every option of its own decided.
+#[derive(Debug)]
+struct Decided {
+    /// All that count have a value.
+    options: ZeroOneAdam,
+    calendar: Calendar,
+}
+
+impl Algorithm for Decided {
+    fn options(&self) -> Map<String, Value> {
+        given(&self.options)
+    }
+
+    fn vectors(&self) -> Vectors {
+        &[("m", Share::Same), ("v", Share::Same), ("u", Share::Progress), ("anchor", Share::Same)]
+    }
+
+    fn passes(&self) -> &'static [&'static str] {
+        const {
+            &[
+                Moments::PASSES[0],
+                Moments::PASSES[1],
+                Moments::PASSES[2],
+                Anchor::NAME,
+                Local::NAME,
+                Progress::NAME,
+                FirstProgress::NAME,
+                Unsent::NAME,
+                Rebase::NAME,
+                FirstRebase::NAME,
+                FoldIn::NAME,
+            ]
+        }
+    }
+
+    fn round(&self, t: u64, lr: f32) -> Round {
+        self.calendar.round(t, lr)
+    }
+
+    /// First the exact rounds, then coarse and skipped ones by turns.
+    fn drill(&self, each: u64) -> (Map<String, Value>, u64) {
+        let options = ZeroOneAdam {
+            variance_steps: Some((0..each).collect()),
+            sync: Some(Sync::Custom),
+            sync_steps: Some((0..each).map(|turn| each + 2 * turn + 1).collect()),
+            ..ZeroOneAdam::default()
+        };
+        (given(&options), 3 * each)
+    }
+
+    fn rank(&self, _: CodecName) -> Option<usize> {
+        Some(1)
+    }
+
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
+        Box::new(Running {
+            interval: hyper.interval(),
+            hyper,
+            calendar: self.calendar.clone(),
+            moments: Moments::default(),
+            pending: 0,
+            taken: 0,
+        })
+    }
+}
+
+// ---- options -------------------------------------------------------------------------------------
+
+/// 0/1 Adam's own options.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ZeroOneAdam {
+    /// The first steps that all update the variance. Default 100 when `learning_rate.steps` is known, its warm-up is shorter than that,
+    /// and `kappa` is not given; else 0.
+    pub variance_dense: Option<u64>,
+    /// κ: variance updates before the gap between them doubles. Default 16, or 32 when `learning_rate.steps` is not known.
+    pub kappa: Option<u64>,
+    /// The shortest gap between variance updates, after as many steps that all update it. Default 1.
+    pub variance_gap: Option<u64>,
+    /// The longest gap between variance updates; gaps are powers of two times the shortest. Default: a 200th of
+    /// `learning_rate.steps`; no limit when that is not known, or when `kappa` is given.
+    pub variance_longest: Option<u64>,
+    /// The first step that no longer updates the variance. Default: 40 % of `learning_rate.steps`, and at least 100 steps and two of
+    /// its warm-ups; the end of a run of at most 250 steps; `never` when the length is not known.
+    pub freeze: Option<Freeze>,
+    /// Exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`, `variance_longest` and `freeze`.
+    pub variance_steps: Option<Vec<u64>>,
+    /// How the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.
+    pub sync: Option<Sync>,
+    /// The first step that may be skipped. Default: the end of the learning rate's warm-up.
+    pub sync_start: Option<u64>,
+    /// Steps between doublings (`doubling`, default 32,678), or the gap itself (`every`, default 1).
+    pub sync_every: Option<u64>,
+    /// H: the longest gap between syncs. Default 16; with `follow-lr` a power of two of at most a 1,250th of `learning_rate.steps`, so
+    /// that runs below 2,500 steps skip nothing.
+    pub sync_longest: Option<u64>,
+    /// Exactly these steps sync, in rising order, with `sync = "custom"`.
+    pub sync_steps: Option<Vec<u64>>,
+    /// DeepSpeed's name for `freeze` and `sync_start`.
+    pub var_freeze_step: Option<u64>,
+    /// DeepSpeed's name for `kappa`.
+    pub var_update_scaler: Option<u64>,
+    /// DeepSpeed's name for `sync_every`, with `sync = "doubling"`.
+    pub local_step_scaler: Option<u64>,
+    /// DeepSpeed's name for `sync_longest`.
+    pub local_step_clipper: Option<u64>,
+}
+
+/// How the gap between two syncs of 0/1 Adam grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Sync {
+    /// It doubles each time the learning rate halves.
+    #[default]
+    FollowLr,
+    /// It doubles every `sync_every` steps.
+    Doubling,
+    /// It is `sync_every`.
+    Every,
+    /// The steps are listed in `sync_steps`.
+    Custom,
+}
+
+/// When 0/1 Adam stops updating the variance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "StepsOrWord", into = "StepsOrWord")]
+#[non_exhaustive]
+pub enum Freeze {
+    /// From this step on.
+    Step(u64),
+    /// It goes on for ever.
+    Never,
+}
+
+impl TryFrom<StepsOrWord> for Freeze {
+    type Error = String;
+
+    fn try_from(given: StepsOrWord) -> Result<Freeze, String> {
+        match given {
+            StepsOrWord::Steps(step) => Ok(Freeze::Step(step)),
+            StepsOrWord::Word(word) if word == "never" => Ok(Freeze::Never),
+            other => Err(other.refused("a step, or \"never\"")),
+        }
+    }
+}
+
+impl From<Freeze> for StepsOrWord {
+    fn from(freeze: Freeze) -> StepsOrWord {
+        match freeze {
+            Freeze::Step(step) => StepsOrWord::Steps(step),
+            Freeze::Never => StepsOrWord::Word("never".to_owned()),
+        }
+    }
+}
+
+/// When the length of the run is known, the variance is updated about a hundred times over this part of it, evenly but for the
+/// beginning, where a few gaps that double lead up to the even ones. All updates weigh about the same in v, and early gradients say
+/// least about the rest of the run. But where the learning rate is high from the first steps on, the first hundred of them all update
+/// the variance: with fewer samples it is too poor to divide by (docs/convergence.md).
+const FREEZE_PART: f64 = 0.4;
+const FREEZE_WARMUPS: u64 = 2;
+const GAPS: u64 = 200;
+
+/// The paper's H.
+const LONGEST_GAP: u64 = 16;
+
+/// The longest gap between syncs is at most this part of the run: skipping saves rounds, not many bytes, and in short runs it costs up to
+/// a percent of the loss (docs/convergence.md).
+const SYNC_GAPS: u64 = 1250;
+
+/// κ when the length is not known: the gaps go on doubling, so exact rounds become few, and the variance is never frozen.
+const OPEN_KAPPA: u64 = 32;
+
+/// The paper's κ, and DeepSpeed's `var_update_scaler`.
+const PAPER_KAPPA: u64 = 16;
+
+/// The options that describe T_v.
+const VARIANCE: [&str; 5] = ["variance_dense", "kappa", "variance_gap", "variance_longest", "freeze"];
+
+impl Options for ZeroOneAdam {
+    const NAME: Name = Name::ZERO_ONE_ADAM;
+    const TITLE: &'static str = "0/1 Adam";
+    /// It has few exact rounds, and in f32 they would still be most of its bytes.
+    const EXACT: Option<CodecName> = Some(CodecName::Bf16);
+    const COARSE: Option<CodecName> = Some(CodecName::Sign);
+
+    fn decide(mut self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
+        self.check_exclusions()?;
+        self.translate_deepspeed()?;
+        self.apply_preset(config)?;
+        let schedule = config.learning_rate.as_ref();
+        let usual = if schedule.is_some() { Sync::FollowLr } else { Sync::Every };
+        let sync = *self.sync.get_or_insert(usual);
+        self.check_sync(sync)?;
+        let is_short = lengths(schedule).1.is_some_and(|steps| steps <= SHORT);
+        let calendar =
+            Calendar { variance: self.decide_variance(schedule, is_short)?, sync: self.decide_sync(sync, schedule)? };
+        if is_short && calendar.variance == VarianceSteps::all_before(SHORT) {
+            config.exact_codec.get_or_insert(CodecName::F32); // then it is Adam, to the bit
+        }
+        Ok(Box::new(Decided { options: self, calendar }))
+    }
+}
+
+impl ZeroOneAdam {
+    /// `variance_steps` leaves nothing to the options that describe T_v.
+    fn check_exclusions(&self) -> Result<()> {
+        let Some(steps) = &self.variance_steps else { return Ok(()) };
+        let written = given(self);
+        let mut others = VARIANCE.iter().chain(&["var_freeze_step", "var_update_scaler"]);
+        match others.find(|other| written.contains_key(**other)) {
+            Some(other) => {
+                let problem = format!("excludes {other}; give one of the two");
+                Err(Error::config("variance_steps", format!("{steps:?}"), problem))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// DeepSpeed's names become the options they stand for.
+    fn translate_deepspeed(&mut self) -> Result<()> {
+        let freeze = self.var_freeze_step.take();
+        if freeze.is_some() && self.var_update_scaler.is_none() {
+            self.kappa.get_or_insert(PAPER_KAPPA);
+        }
+        self.freeze = renamed(("var_freeze_step", freeze), ("freeze", self.freeze), Freeze::Step)?;
+        if self.sync_start.is_none() && self.sync != Some(Sync::Custom) {
+            self.sync_start = freeze;
+        }
+        let same = |value| value;
+        self.kappa = renamed(("var_update_scaler", self.var_update_scaler.take()), ("kappa", self.kappa), same)?;
+        let (scaler, clipper) = (self.local_step_scaler.take(), self.local_step_clipper.take());
+        if scaler.is_some() || clipper.is_some() {
+            self.sync.get_or_insert(Sync::Doubling);
+        }
+        self.sync_every = renamed(("local_step_scaler", scaler), ("sync_every", self.sync_every), same)?;
+        self.sync_longest = renamed(("local_step_clipper", clipper), ("sync_longest", self.sync_longest), same)?;
+        Ok(())
+    }
+
+    fn apply_preset(&mut self, config: &mut Config) -> Result<()> {
+        let Some(preset) = preset(config, &["paper", "deepspeed"])? else { return Ok(()) };
+        config.bias_correction.get_or_insert(false);
+        let growing = self.variance_steps.is_none();
+        if growing {
+            self.kappa.get_or_insert(PAPER_KAPPA);
+        }
+        if preset == "paper" {
+            let sync = *self.sync.get_or_insert(Sync::FollowLr);
+            if sync == Sync::FollowLr && config.learning_rate.is_none() {
+                let problem = "its gaps follow learning_rate, which is missing; give it, or sync";
+                return Err(Error::config("preset", preset, problem));
+            }
+            if sync == Sync::FollowLr {
+                self.sync_longest.get_or_insert(LONGEST_GAP);
+            }
+            let (warmup, _) = lengths(config.learning_rate.as_ref());
+            if growing && warmup > 0 {
+                self.freeze.get_or_insert(Freeze::Step(warmup));
+            }
+        } else {
+            if growing {
+                self.freeze.get_or_insert(Freeze::Step(100_000));
+            }
+            let sync = *self.sync.get_or_insert(Sync::Doubling);
+            if matches!(sync, Sync::Doubling | Sync::FollowLr) {
+                self.sync_longest.get_or_insert(LONGEST_GAP);
+            }
+            if let (Some(Freeze::Step(step)), true) = (self.freeze, sync != Sync::Custom) {
+                self.sync_start.get_or_insert(step);
+            }
+        }
+        Ok(())
+    }
+
+    /// `sync` decides which of the options around it mean something.
+    fn check_sync(&self, sync: Sync) -> Result<()> {
+        let written = given(self);
+        let without_meaning = [
+            ("sync_every", matches!(sync, Sync::FollowLr | Sync::Custom)),
+            ("sync_longest", matches!(sync, Sync::Every | Sync::Custom)),
+            ("sync_start", sync == Sync::Custom),
+            ("sync_steps", sync != Sync::Custom),
+        ];
+        for (key, unused) in without_meaning {
+            if let (Some(value), true) = (written.get(key), unused) {
+                return Err(Error::config(key, value, format!("has no meaning with sync = {}", written["sync"])));
+            }
+        }
+        Ok(())
+    }
+
+    /// T_v. Options that were not given get their values on the way.
+    fn decide_variance(&mut self, schedule: Option<&LearningRate>, is_short: bool) -> Result<VarianceSteps> {
+        if let Some(steps) = &self.variance_steps {
+            check_rising("variance_steps", steps)?;
+            if steps.first() != Some(&0) {
+                let expected = "expected a list that starts with 0: without a variance nothing moves";
+                return Err(Error::config("variance_steps", format!("{steps:?}"), expected));
+            }
+            return Ok(VarianceSteps::Custom(steps.clone()));
+        }
+        let written = given(self);
+        if is_short && !VARIANCE.iter().any(|key| written.contains_key(*key)) {
+            (self.variance_dense, self.kappa, self.freeze) = (Some(SHORT), Some(1), Some(Freeze::Step(SHORT)));
+        }
+        let (warmup, steps) = lengths(schedule);
+        let starts_fast = steps.is_some() && warmup < ENOUGH && self.kappa.is_none();
+        if self.kappa.is_none() {
+            self.variance_longest = self.variance_longest.or(steps.map(|steps| (steps / GAPS).max(1)));
+        }
+        let usual_freeze = steps.map_or(Freeze::Never, |steps| {
+            let part = (steps as f64 * FREEZE_PART).ceil() as u64;
+            Freeze::Step(part.max(ENOUGH).max(FREEZE_WARMUPS * warmup))
+        });
+        let freeze = match *self.freeze.get_or_insert(usual_freeze) {
+            Freeze::Step(0) => {
+                let expected = "expected a step of at least 1, or \"never\": without a variance nothing moves";
+                return Err(Error::config("freeze", 0, expected));
+            }
+            Freeze::Step(step) => Some(step),
+            Freeze::Never => None,
+        };
+        Ok(VarianceSteps::Growing {
+            dense: *self.variance_dense.get_or_insert(if starts_fast { ENOUGH } else { 0 }),
+            kappa: count("kappa", *self.kappa.get_or_insert(if steps.is_some() { PAPER_KAPPA } else { OPEN_KAPPA }))?,
+            gap: count("variance_gap", *self.variance_gap.get_or_insert(1))?,
+            longest: self.variance_longest.map(|gap| count("variance_longest", gap)).transpose()?,
+            freeze,
+        })
+    }
+
+    /// T_u, likewise.
+    fn decide_sync(&mut self, sync: Sync, schedule: Option<&LearningRate>) -> Result<SyncSteps> {
+        if sync == Sync::Custom {
+            let missing = "expected custom together with sync_steps, the list of the steps that sync";
+            let steps = self.sync_steps.as_ref().ok_or_else(|| Error::config("sync", "custom", missing))?;
+            check_rising("sync_steps", steps)?;
+            return Ok(SyncSteps::Custom(steps.clone()));
+        }
+        let (warmup, steps) = lengths(schedule);
+        let start = *self.sync_start.get_or_insert(warmup);
+        let mut every = |usual| count("sync_every", *self.sync_every.get_or_insert(usual));
+        let mut longest = |usual| count("sync_longest", *self.sync_longest.get_or_insert(usual));
+        match sync {
+            Sync::FollowLr => {
+                let missing = "expected follow-lr together with learning_rate, or doubling, every, custom";
+                let peak = schedule.ok_or_else(|| Error::config("sync", "follow-lr", missing))?.peak;
+                let usual = steps.map_or(LONGEST_GAP, |steps| (steps / SYNC_GAPS).clamp(1, LONGEST_GAP));
+                Ok(SyncSteps::FollowLr { peak, start, longest: longest(usual)? })
+            }
+            Sync::Doubling => Ok(SyncSteps::Doubling { start, every: every(32_678)?, longest: longest(LONGEST_GAP)? }),
+            _ => Ok(SyncSteps::Every { start, gap: every(1)? }),
+        }
+    }
+}
+
+fn count(key: &str, value: u64) -> Result<u64> {
+    match (1..1 << 32).contains(&value) {
+        true => Ok(value),
+        false => Err(Error::config(key, value, "expected a number of at least 1 and below 2^32")),
+    }
+}
+
+fn check_rising(key: &str, steps: &[u64]) -> Result<()> {
+    match steps.is_sorted_by(|a, b| a < b) {
+        true => Ok(()),
+        false => Err(Error::config(key, format!("{steps:?}"), "expected steps in rising order, each once")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    const THIS: Name = Name::ZERO_ONE_ADAM;
+
+    fn parts(bias_correction: &str, variance: &str, sync: &str) -> String {
+        let codecs = "codec_down = 'sign'; codec_up = 'sign'; exact_codec = 'bf16'";
+        let all = format!("bias_correction = {bias_correction}; {codecs}; {variance}; {sync}");
+        let mut sorted = all.split("; ").collect::<Vec<_>>();
+        sorted.sort_unstable();
+        sorted.join("; ")
+    }
+
+    #[test]
+    fn defaults_and_presets() {
+        for (options, expected) in [
+            (
+                "",
+                parts(
+                    "true",
+                    "variance_dense = 0; kappa = 32; variance_gap = 1; freeze = 'never'",
+                    "sync = 'every'; sync_start = 0; sync_every = 1",
+                ),
+            ),
+            (
+                "learning_rate = {peak = 0.1, warmup = 70}",
+                parts(
+                    "true",
+                    "variance_dense = 0; kappa = 32; variance_gap = 1; freeze = 'never'",
+                    "sync = 'follow-lr'; sync_start = 70; sync_longest = 16",
+                ),
+            ),
+            (
+                "learning_rate = {peak = 0.1, warmup = 70, steps = 900}",
+                parts(
+                    "true",
+                    "variance_dense = 100; kappa = 16; variance_gap = 1; variance_longest = 4; freeze = 360",
+                    "sync = 'follow-lr'; sync_start = 70; sync_longest = 1",
+                ),
+            ),
+            (
+                "preset = 'paper'; learning_rate = {peak = 0.1, warmup = 70, steps = 900}",
+                parts(
+                    "false",
+                    "variance_dense = 0; kappa = 16; variance_gap = 1; freeze = 70",
+                    "sync = 'follow-lr'; sync_start = 70; sync_longest = 16",
+                ),
+            ),
+            (
+                "preset = 'deepspeed'; learning_rate = {peak = 0.1, warmup = 70, steps = 900}",
+                parts(
+                    "false",
+                    "variance_dense = 0; kappa = 16; variance_gap = 1; freeze = 100000",
+                    "sync = 'doubling'; sync_start = 100000; sync_every = 32678; sync_longest = 16",
+                ),
+            ),
+            (
+                "preset = 'deepspeed'; freeze = 50; sync_longest = 4",
+                parts(
+                    "false",
+                    "variance_dense = 0; kappa = 16; variance_gap = 1; freeze = 50",
+                    "sync = 'doubling'; sync_start = 50; sync_every = 32678; sync_longest = 4",
+                ),
+            ),
+        ] {
+            assert_eq!(decided(THIS, options), expected, "{options}");
+        }
+        let short = decided(THIS, "learning_rate = {peak = 0.1, steps = 200}");
+        assert!(short.contains("exact_codec = 'f32'") && short.contains("freeze = 250"), "{short}");
+    }
+
+    #[test]
+    fn deepspeeds_names_are_translated() {
+        for (theirs, ours) in [
+            ("var_freeze_step = 70", "kappa = 16; freeze = 70; sync_start = 70"),
+            ("var_freeze_step = 70; sync_start = 90", "kappa = 16; freeze = 70; sync_start = 90"),
+            ("var_update_scaler = 8", "kappa = 8"),
+            ("local_step_scaler = 100", "sync = 'doubling'; sync_every = 100"),
+            ("local_step_clipper = 4", "sync = 'doubling'; sync_longest = 4"),
+            (
+                "var_freeze_step = 70; var_update_scaler = 8; local_step_scaler = 100; local_step_clipper = 4",
+                "freeze = 70; sync_start = 70; kappa = 8; sync = 'doubling'; sync_every = 100; sync_longest = 4",
+            ),
+        ] {
+            assert_eq!(resolved(THIS, theirs), resolved(THIS, ours));
+        }
+        let written = decided(THIS, "var_freeze_step = 3; local_step_scaler = 5");
+        assert!(!written.contains("var_") && !written.contains("local_"), "{written}");
+    }
+
+    #[test]
+    fn refusals() {
+        for (options, expected) in [
+            ("freeze = 0", &["freeze = 0", "at least 1"][..]),
+            ("freeze = 'auto'", &["freeze", "auto", "a step", "never"]),
+            ("freeze = true", &["freeze", "true", "a step", "never"]),
+            ("kappa = 0", &["kappa = 0", "at least 1"]),
+            ("kappa = 'many'", &["kappa", "many"]),
+            ("kappa = -1", &["kappa", "-1"]),
+            ("sync = 'follow'", &["sync", "follow", "follow-lr", "doubling", "every", "custom"]),
+            ("sync_every = 0", &["sync_every = 0", "at least 1"]),
+            ("sync = 'doubling'; sync_longest = 0", &["sync_longest = 0", "at least 1"]),
+            ("var_freeze_step = 0", &["var_freeze_step = 0", "at least 1"]),
+            ("local_step_clipper = 0", &["local_step_clipper = 0", "at least 1"]),
+            ("variance_steps = [3]", &["variance_steps", "starts with 0"]),
+            ("variance_steps = [3, 2]", &["variance_steps = [3, 2]", "rising"]),
+            ("sync = 'custom'; sync_steps = [2, 2]", &["sync_steps = [2, 2]", "rising", "once"]),
+            ("sync = 'custom'", &["sync", "custom", "sync_steps"]),
+            ("sync = 'follow-lr'", &["sync", "follow-lr", "learning_rate"]),
+            ("preset = 'paper'", &["preset", "sync", "learning_rate"]),
+        ] {
+            assert_refused(THIS, options, expected);
+        }
+    }
+
+    #[test]
+    fn options_that_exclude_each_other_are_both_named() {
+        for (options, expected) in [
+            ("variance_steps = [0]; kappa = 3", ["variance_steps = [0]", "kappa"]),
+            ("variance_steps = [0]; freeze = 3", ["variance_steps = [0]", "freeze"]),
+            ("variance_steps = [0]; var_freeze_step = 3", ["variance_steps", "var_freeze_step"]),
+            ("kappa = 1; var_update_scaler = 2", ["var_update_scaler = 2", "kappa"]),
+            ("freeze = 1; var_freeze_step = 2", ["var_freeze_step = 2", "freeze"]),
+            ("sync_every = 1; local_step_scaler = 2", ["local_step_scaler = 2", "sync_every"]),
+            ("sync_longest = 1; local_step_clipper = 2", ["local_step_clipper = 2", "sync_longest"]),
+        ] {
+            assert_refused(THIS, options, &expected);
+        }
+    }
+
+    /// An option is used or refused, also when `sync` itself is left to its default.
+    #[test]
+    fn an_option_without_meaning_is_refused() {
+        for (options, expected) in [
+            ("sync = 'follow-lr'; sync_every = 3", ["sync_every = 3", "follow-lr"]),
+            ("sync = 'custom'; sync_steps = [1]; sync_every = 3", ["sync_every = 3", "custom"]),
+            ("sync = 'custom'; sync_steps = [1]; sync_longest = 3", ["sync_longest = 3", "custom"]),
+            ("sync = 'custom'; sync_steps = [1]; sync_start = 3", ["sync_start = 3", "custom"]),
+            ("sync = 'every'; sync_longest = 3", ["sync_longest = 3", "every"]),
+            ("sync = 'every'; sync_steps = [3]", ["sync_steps = [3]", "every"]),
+            ("sync_steps = [3]", ["sync_steps = [3]", "every"]),
+            ("sync_longest = 3", ["sync_longest = 3", "every"]),
+            ("sync_every = 3; learning_rate = {peak = 0.1}", ["sync_every = 3", "follow-lr"]),
+            ("sync = 'follow-lr'; local_step_scaler = 3; learning_rate = {peak = 0.1}", ["3", "follow-lr"]),
+        ] {
+            assert_refused(THIS, options, &expected);
+        }
+    }
+
+    /// T_v = 0, 1, 2, 4, 6, 10; T_u = 2, 5, 8, 11; a step before one of T_v syncs too.
+    #[test]
+    fn the_calendar_is_that_of_both_sets() {
+        assert_eq!(calendar(THIS, "kappa = 2; sync = 'every'; sync_every = 3", 12), "eeecece-ccec");
+        assert_eq!(calendar(THIS, "variance_steps = [0]; sync = 'custom'; sync_steps = [2]", 5), "e-c--");
+    }
+
+    /// An exact step, a local one that is limited, and the sync of both steps since, which is not.
+    #[test]
+    fn steps_by_hand() {
+        let (gradients, mut hand) = ([0.5, 8.0, -9.0], Hand::default());
+        hand.blend(gradients[0]);
+        hand.square(gradients[0]);
+        let first = DECAY - hand.rate() * hand.m / hand.p();
+        let (anchor, mut u, mut rates, mut decays) = (first, 0.0, 0.0, 1.0);
+        let mut advance = |hand: &mut Hand, g: f32| {
+            hand.blend(g);
+            (u, rates, decays) = (u + hand.rate() * hand.m, rates + hand.rate(), decays * DECAY);
+            (u, rates, decays)
+        };
+        advance(&mut hand, gradients[1]);
+        assert!(hand.m > hand.p());
+        let second = first * DECAY - hand.rate();
+        let (u, rates, decays) = advance(&mut hand, gradients[2]);
+        let third = anchor * decays - (u / hand.p()).clamp(-rates, rates);
+        let options = "variance_steps = [0]; sync = 'custom'; sync_steps = [2]; exact_codec = 'f32'";
+        assert_near(&course(THIS, options, &gradients), &[first, second, third]);
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{Hierarchy, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
-use crate::exchange::{Coding, Codings, Owner};
+use crate::exchange::{Owner, RoundLayout, RoundLayouts};
 use crate::machine::{Device, Groups, Host, Keep, Machine, Pass, Resident, Threads};
 use crate::optim::{Clip, Hyper, Optimizer};
 use std::sync::Arc;
@@ -32,15 +32,15 @@ impl Settings {
         }
     }
 
-    pub(crate) fn codings(&self, shape: Shape, hosts: &Hosts) -> Codings {
+    pub(crate) fn codings(&self, shape: Shape, hosts: &Hosts) -> RoundLayouts {
         let (bucket, inside) = (self.bucket, self.host_codec);
         // To a server a round is one message, and the server is a host of its own.
         let (bucket, hosts) = match shape.topology {
             Topology::Served => (usize::MAX, &Hosts::apart(shape.workers + 1)),
             _ => (bucket, hosts),
         };
-        let coding = |up, down| Coding::on_hosts(shape, [inside, up, down], bucket, hosts);
-        Codings {
+        let coding = |up, down| RoundLayout::on_hosts(shape, [inside, up, down], bucket, hosts);
+        RoundLayouts {
             exact: self.exact.map(|codec| coding(codec, codec)),
             coarse: self.coarse.map(|coarse| coding(coarse.up, coarse.down).keeping(coarse.residual)),
         }
@@ -97,7 +97,8 @@ impl Settings {
             clip: self.clip.map(|limit| Clip::new(limit, own_limit(limit))),
             lossless: self.coarse.is_some_and(Coarse::loses_nothing),
             highest: self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.peak),
+            groups,
         };
-        self.algorithm.build(hyper, groups)
+        self.algorithm.build(hyper)
     }
 }

@@ -43,7 +43,7 @@ pub trait Collective: Send {
     }
 
     /// Whether the mean that came last, or that failed to come, was taken without this worker's message. A server that waits for
-    /// nobody may do so; the worker then keeps in its residue what it had sent.
+    /// nobody may do so; the worker then keeps in its residual what it had sent.
     fn left_out(&self) -> bool {
         false
     }

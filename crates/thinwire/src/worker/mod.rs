@@ -64,9 +64,8 @@ impl Worker {
 
     /// Joins `group` to go on from the checkpoint in `dir`, and writes its parameters to `params`.
     ///
-    /// With as many workers as saved it, and where workers of a host add up first the same ones on each host, the run goes on bit
-    /// for bit. Else the residuals are conserved, and local progress is folded in. When anything is wrong, `params` is left as it
-    /// was.
+    /// A run resumes bit for bit if the number of workers and their hosts are unchanged. Otherwise the residuals are conserved, and local
+    /// progress is folded in. After an error `params` is unchanged.
     pub fn resume(config: &Config, dir: &Path, params: &mut [f32], group: Box<dyn Collective>) -> Result<Worker> {
         let saved = open(dir, params.len())?;
         let worker = Worker::unmet(config, params.len(), None, group)?;
@@ -97,7 +96,7 @@ impl Worker {
         let (rank, hosts) = (self.rank(), self.hosts.clone());
         let regrouped = saved.read(rank, &hosts, &mut self.entries(&mut loaded)?)?;
         if self.step != saved.manifest.step {
-            let problem = format!("it is of step {}, its files are of step {}", saved.manifest.step, self.step);
+            let problem = format!("step: expected {}, found {} in its files", saved.manifest.step, self.step);
             return Err(Error::checkpoint(dir, problem));
         }
         self.exchange.machine.give_params(&loaded)?;

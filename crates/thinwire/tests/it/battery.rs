@@ -14,31 +14,28 @@
 //! | 0/1 Adam | 0.08 | 0.04 | 1.46 | 0.58 |
 //! | Efficient-Adam, either codec | 0.33 | 0.01 | 0.10 | 0.17 |
 //!
-//! A new optimizer joins by one line in [`optimizers`].
+//! A new optimizer joins by its row in [`OPTIMIZERS`].
 
 use crate::common::engine::Run;
+use crate::common::optimizers::OPTIMIZERS;
 use crate::common::problems::{self, Problem};
-use crate::common::toy::{self, Toy};
+use crate::common::runs;
 use std::sync::Arc;
 use thinwire::options::Decay;
-use thinwire::{CodecName, Config, LearningRate, Name, Plan, ZeroOneAdam};
+use thinwire::{Config, LearningRate, Name, Plan, ZeroOneAdam};
 
 /// The part of Adam's gain that may be missing.
 const SHORTFALL: f64 = 0.02;
 
-/// Each with its defaults, for a run at `rate`.
-fn optimizers(rate: &LearningRate) -> Vec<(&'static str, Config)> {
-    toy::add();
-    let base = |name| Config { learning_rate: Some(rate.clone()), ..Config::new(name) };
-    let coded = |name, codec| Config { codec: Some(codec), ..base(name) };
-    vec![
-        ("1-bit Adam", base(Name::ONE_BIT_ADAM)),
-        ("0/1 Adam", base(Name::ZERO_ONE_ADAM)),
-        ("0/1 Adam that skips", skipping(rate)),
-        ("Efficient-Adam, uniform4", coded(Name::EFFICIENT_ADAM, CodecName::Uniform(4))),
-        ("Efficient-Adam, power3", coded(Name::EFFICIENT_ADAM, CodecName::Power2(3))),
-        ("the toy", Config { learning_rate: Some(rate.clone()), ..Config::of(Toy::default()) }),
-    ]
+/// Each but Adam, with its defaults and what else it learns with, for a run at `rate`.
+fn optimizers(rate: &LearningRate) -> Vec<(String, Config)> {
+    let others = OPTIMIZERS.iter().filter(|tested| tested.name != "adam");
+    let words = others.flat_map(|tested| tested.learns.iter().map(|options| tested.with(options)));
+    let at_rate = |words: String| {
+        let config = Config { block: None, learning_rate: Some(rate.clone()), ..runs::config(&words) };
+        (words, config)
+    };
+    words.map(at_rate).collect()
 }
 
 /// With the gaps of a long run.
@@ -87,7 +84,7 @@ fn every_optimizer_converges_on_every_problem_in_every_world() {
             };
             let (_, adam) = ends_at("Adam", &Config::new(Name::ADAM));
             for (name, config) in optimizers(&rate(&problem)) {
-                let (what, loss) = ends_at(name, &config);
+                let (what, loss) = ends_at(&name, &config);
                 let missing = (loss - adam) / (start - adam);
                 assert!(missing < SHORTFALL, "{what}: {missing} of what Adam gains is missing, {loss} to {adam}");
             }

@@ -5,7 +5,7 @@
 
 use crate::common::device::{Foreign, PASSES};
 use crate::common::runs::{
-    self, CASES, LEN, PLACES, Replica, STEPS, TOPOLOGIES, changed, config, gradient, scratch, together, together_on,
+    self, LEN, PLACES, Replica, STEPS, TOPOLOGIES, changed, config, gradient, scratch, together, together_on,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -58,15 +58,21 @@ impl Resident {
     }
 }
 
-/// Every case of the engine's own optimizers, in both topologies; some with clipping.
+/// Every case whose passes the device has, which are those of the engine's own optimizers, in both topologies; some with clipping.
 fn cases() -> impl Iterator<Item = (String, Config)> {
-    let own = CASES.iter().filter(|words| !words.contains("toy"));
-    own.flat_map(|words| {
-        TOPOLOGIES.into_iter().flat_map(move |topology| {
-            ["", "; clip = 0.4"].map(|clip| format!("{words}; topology = '{topology}'{clip}"))
+    let has_all = |words: &String| {
+        let passes = config(words).decide().unwrap().algorithm.passes();
+        passes.iter().all(|pass| PASSES.contains(pass))
+    };
+    runs::cases()
+        .into_iter()
+        .filter(has_all)
+        .flat_map(|words| {
+            TOPOLOGIES.into_iter().flat_map(move |topology| {
+                ["", "; clip = 0.4"].map(|clip| format!("{words}; topology = '{topology}'{clip}"))
+            })
         })
-    })
-    .map(|words| (words.clone(), config(&words)))
+        .map(|words| (words.clone(), config(&words)))
 }
 
 /// Runs a case on the host and on devices, and compares the state of every worker.

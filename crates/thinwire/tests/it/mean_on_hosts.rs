@@ -22,7 +22,7 @@ use thinwire::Traffic;
 use thinwire::inside::exchange::header::{HEADER_LEN, Operation};
 use thinwire::inside::exchange::hosts::Hosts;
 use thinwire::inside::exchange::layout::{Shape, Topology};
-use thinwire::inside::exchange::{Coding, Codings, Exchange};
+use thinwire::inside::exchange::{Exchange, RoundLayout, RoundLayouts};
 use thinwire::inside::machine::{Host, Threads};
 use thinwire::threads::{self, Thread};
 use thinwire::{Collective, Error, Result};
@@ -88,8 +88,8 @@ impl Setting {
         let Setting { values, block, topology, inside, .. } = *self;
         let (workers, hosts) = (self.hosts.len(), Hosts::new(self.hosts));
         let shape = Shape { values, block, workers, topology };
-        let coding = |up, down| Some(Coding::on_hosts(shape, [inside, up, down], self.bucket, &hosts));
-        let codings = Codings { exact: coding(self.exact, self.exact), coarse: coding(self.up, self.down) };
+        let coding = |up, down| Some(RoundLayout::on_hosts(shape, [inside, up, down], self.bucket, &hosts));
+        let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse: coding(self.up, self.down) };
         Exchange::new(
             shape,
             codings,
@@ -335,8 +335,8 @@ fn a_host_to_each_worker_is_the_flat_form() {
 fn flat_exchange(setting: &Setting, end: Thread) -> Exchange {
     let Setting { values, block, topology, bucket, exact, up, down, .. } = *setting;
     let shape = Shape { values, block, workers: setting.hosts.len(), topology };
-    let coding = |up, down| Some(Coding::new(shape, up, down, bucket));
-    let codings = Codings { exact: coding(exact, exact), coarse: coding(up, down) };
+    let coding = |up, down| Some(RoundLayout::new(shape, up, down, bucket));
+    let codings = RoundLayouts { exact: coding(exact, exact), coarse: coding(up, down) };
     Exchange::new(shape, codings, Box::new(end), Host::bare(shape.values, Threads::new(1).expect("a thread")))
         .expect("the host has room")
 }

@@ -2,7 +2,7 @@
 
 use crate::common::runs;
 
-use runs::{Bits, CASES, LEN, Replica, STEPS, config, failing, together};
+use runs::{Bits, LEN, Replica, STEPS, cases, config, failing, together};
 use thinwire::{Config, Error, Gradient, Pieces};
 
 /// Where the vector is cut: into nothing, single values, less than a block, and more than a tile where there is so much.
@@ -48,7 +48,7 @@ fn assert_same(these: &[Bits], those: &[Bits], config: &Config) {
 
 #[test]
 fn pieces_give_the_bits_of_the_whole() {
-    for words in CASES {
+    for words in &cases() {
         for (workers, clip) in [(1, ""), (1, "; clip = 0.5"), (3, ""), (2, "; clip = 0.5")] {
             let config = config(&format!("{words}{clip}"));
             assert_same(&trained(&config, LEN, workers, true), &trained(&config, LEN, workers, false), &config);

@@ -3,7 +3,7 @@
 
 use crate::common::runs;
 
-use runs::{Bits, CASES, LEN, PLACES, Replica, STEPS, all_cases, config, together, together_on};
+use runs::{Bits, LEN, PLACES, Replica, STEPS, all_cases, cases, config, together, together_on};
 use thinwire::{CodecName, Config};
 
 /// What a worker holds after each step, and after a last sync; none between two syncs.
@@ -47,7 +47,7 @@ fn assert_same_on(hosts: &[usize], case: &str, config: &Config) {
 /// Or the test above would pass on workers that all see the same, and never part.
 #[test]
 fn between_syncs_replicas_differ() {
-    for words in CASES.iter().filter(|words| words.contains("zero-one")) {
+    for words in cases().iter().filter(|words| words.contains("zero-one")) {
         let ends = together(2, |group| {
             let mut replica = Replica::new(&config(words), LEN, group)?;
             let mut apart = Vec::new();
@@ -64,7 +64,7 @@ fn between_syncs_replicas_differ() {
 /// Whoever owns the blocks: only the digest tells, for it is of the messages, in the order of their owners.
 #[test]
 fn sharded_and_central_are_the_same_bits() {
-    for words in CASES {
+    for words in &cases() {
         for workers in 1..=5 {
             let [sharded, central] = ["sharded", "central"].map(|topology| {
                 let config = config(&format!("{words}; topology = '{topology}'"));
@@ -153,7 +153,7 @@ fn but_digest(courses: Vec<Vec<Option<Bits>>>) -> Vec<Vec<Option<Bits>>> {
 
 #[test]
 fn threads_buckets_and_topology_change_no_bit_on_hosts() {
-    for words in CASES {
+    for words in &cases() {
         let run = |words: String| but_digest(course_on(PLACES[3], &config(&words), LEN, STEPS));
         let usual = run(words.to_string());
         for other in ["threads = 2", "bucket = 1", "bucket = 100", "topology = 'central'"] {
@@ -165,7 +165,7 @@ fn threads_buckets_and_topology_change_no_bit_on_hosts() {
 /// One host, or one worker on each, is the flat form: `auto` sees to it, to the digest.
 #[test]
 fn hosts_that_make_no_difference_make_none() {
-    for words in CASES {
+    for words in &cases() {
         let flat = course_on(&[0, 0, 1, 1], &config(&format!("{words}; hierarchy = 'flat'")), LEN, STEPS);
         for hosts in [[0, 0, 0, 0], [0, 1, 2, 3]] {
             assert!(flat == course_on(&hosts, &config(words), LEN, STEPS), "{words} on {hosts:?}");

@@ -162,6 +162,7 @@ fn words(entry: &Entry<'_>) -> Vec<u64> {
         Slot::Floats(values) => values.iter().map(|value| u64::from(value.to_bits())).collect(),
         Slot::Doubles(values) => values.iter().map(|value| value.to_bits()).collect(),
         Slot::Word(word) => vec![**word],
+        _ => unreachable!("the engine has no other"),
     }
 }
 
@@ -170,6 +171,7 @@ fn fill(entry: &mut Entry<'_>, words: &[u64]) {
         Slot::Floats(values) => values.iter_mut().zip(words).for_each(|(x, w)| *x = f32::from_bits(*w as u32)),
         Slot::Doubles(values) => values.iter_mut().zip(words).for_each(|(x, w)| *x = f64::from_bits(*w)),
         Slot::Word(word) => **word = words[0],
+        _ => unreachable!("the engine has no other"),
     }
 }
 

@@ -342,7 +342,7 @@ fn the_learning_rate_starts_and_ends_where_it_should() {
             Decay::Constant => (1.0, 1.0),
             Decay::Linear | Decay::Cosine => (0.625, 0.25),
             Decay::Step => (0.5f32.powi(3), 0.5f32.powi(6)), // 1350 and 2700 steps, 400 a drop
-            Decay::InverseSqrt => ((300f32 / 1651.0).sqrt(), (300f32 / 3001.0).sqrt()),
+            _ => ((300f32 / 1651.0).sqrt(), (300f32 / 3001.0).sqrt()),
         };
         close((WARMUP + STEPS) / 2, half_way);
         close(STEPS, end);

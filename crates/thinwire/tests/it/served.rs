@@ -11,6 +11,8 @@
 //! to the rounding of a few f32 of size 1: [`ROUNDING`].
 
 use crate::common::engine::{apart, noisy, start, widen};
+use crate::common::optimizers::cases;
+use crate::common::runs;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use thinwire::Round;
 use thinwire::inside::exchange::header::HEADER_LEN;
@@ -124,22 +126,18 @@ fn rate() -> LearningRate {
 }
 
 fn config(words: &str) -> Config {
-    crate::common::toy::add();
-    let config = Config::from_toml(&format!("topology = \"central\"\nblock = 8\nclip = 30.0\n{words}")).unwrap();
+    let config = runs::config(&format!("{words}; topology = 'central'; clip = 30.0"));
     Config { learning_rate: Some(rate()), ..config }.resolved().unwrap()
 }
 
-const CASES: [&str; 9] = [
-    "name = \"adam\"",
-    "name = \"adam\"\nexact_codec = \"bf16\"",
-    "name = \"one-bit-adam\"\nwarmup = 10",
-    "name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 3\nvariance_gap = 2",
-    "name = \"zero-one-adam\"\ncodec = \"uniform4\"",
-    "name = \"efficient-adam\"",
-    "name = \"efficient-adam\"\ncodec_up = \"sign\"\ncodec_down = \"f32\"",
-    "name = \"efficient-adam\"\nresidue = \"bf16\"",
-    "name = \"toy-adam\"\nstart = 5",
-];
+/// Those of the shared table that fit any length, and two more.
+fn served_cases() -> Vec<String> {
+    let more = [
+        "name = 'adam'; exact_codec = 'bf16'",
+        "name = 'zero-one-adam'; sync = 'every'; sync_every = 3; variance_gap = 2",
+    ];
+    cases().into_iter().filter(|words| !words.contains("groups")).chain(more.map(str::to_owned)).collect()
+}
 
 fn gradient(rank: usize, t: u64, x: &[f32]) -> Vec<f32> {
     noisy(3, rank, t, x.len()).iter().zip(x).map(|(noise, x)| noise + 0.5 * x).collect()
@@ -162,8 +160,8 @@ fn course(config: &Config, rank: usize, values: usize, group: Box<dyn Collective
 
 #[test]
 fn with_everybody_in_every_round_a_server_gives_the_bits_of_the_central_form() {
-    for words in CASES {
-        let config = config(words);
+    for words in served_cases() {
+        let config = config(&words);
         for (workers, values) in [(1, 37), (2, 37), (3, 0), (3, 1), (4, 37), (5, 8)] {
             let central = threads::run(workers, |group| {
                 let rank = group.rank();
@@ -185,8 +183,8 @@ fn with_everybody_in_every_round_a_server_gives_the_bits_of_the_central_form() {
 /// Who has no gradient to give hears the others, and ends where they do.
 #[test]
 fn a_follower_has_the_state_of_those_it_follows() {
-    for words in CASES {
-        let config = config(words);
+    for words in served_cases() {
+        let config = config(&words);
         let ends = served(
             &config,
             37,
@@ -286,7 +284,7 @@ fn whoever_is_left_out_nothing_is_lost_and_nothing_counts_twice() {
 #[test]
 fn of_a_state_who_is_left_out_owes_the_difference() {
     const D: usize = 37;
-    let config = Config { clip: None, ..config("name = \"one-bit-adam\"\nwarmup = 5") };
+    let config = Config { clip: None, ..config("name = 'one-bit-adam'; warmup = 5") };
     let counts = |round: u64, worker: usize| round < 5 || worker != 1 || round.is_multiple_of(3);
     let histories = served(&config, D, 3, counts, &mut |_, _| {}, |rank, line| {
         let mut x = start(D);
@@ -312,13 +310,13 @@ fn of_a_state_who_is_left_out_owes_the_difference() {
 /// What a server must not take from anybody.
 #[test]
 fn an_owner_refuses_what_is_not_of_its_round() {
-    let config = config("name = \"efficient-adam\"");
+    let config = config("name = 'efficient-adam'");
     let (up, sent) = channel();
     let (down, heard) = channel::<(Vec<u8>, bool)>();
     let line = Line { workers: 1, up, down: heard, left_out: false };
     let worker = std::thread::spawn(move || {
         let mut x = start(37);
-        let mut worker = Worker::new(&self::config("name = \"efficient-adam\""), &x, Box::new(line)).unwrap();
+        let mut worker = Worker::new(&self::config("name = 'efficient-adam'"), &x, Box::new(line)).unwrap();
         let gradient = gradient(0, 0, &x);
         worker.step(&mut x, &gradient, rate().at(0))
     });
@@ -334,13 +332,13 @@ fn an_owner_refuses_what_is_not_of_its_round() {
         owner.check(expected, &other, 7).unwrap_err().to_string()
     };
     assert!(refused(&|m| m.truncate(20)).contains("worker 7"));
-    assert!(refused(&|m| m[0] = b'X').contains("starts with"));
+    assert!(refused(&|m| m[0] = b'X').contains("first bytes"));
     assert!(refused(&|m| m[8] ^= 1).contains("the step"));
     assert!(refused(&|m| m[16] ^= 1).contains("the vector's length"));
     assert!(refused(&|m| m[40] ^= 1).contains("digest"));
-    assert!(refused(&|m| m[36] = 2).contains("2 workers in it"));
-    assert!(refused(&|m| _ = m.pop()).contains("bytes of payload"));
-    assert!(refused(&|m| m.push(0)).contains("bytes of payload"));
+    assert!(refused(&|m| m[36] = 2).contains("found 2"));
+    assert!(refused(&|m| _ = m.pop()).contains("payload: expected"));
+    assert!(refused(&|m| m.push(0)).contains("payload: expected"));
     let scale = |scale: f32| move |m: &mut Vec<u8>| m[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&scale.to_le_bytes());
     assert!(refused(&scale(f32::NAN)).contains("scale"));
     assert!(refused(&scale(-1.0)).contains("scale"));

@@ -1,24 +1,23 @@
 //! Bytes, rounds and memory are what the plan says, exactly: for every optimizer, codec, number of workers, topology,
 //! block, bucket and length.
 
+use crate::common::optimizers::short_cases;
 use crate::common::runs;
 
 use runs::{PLACES, Replica, TOPOLOGIES, config, together, together_on};
 use thinwire::Round;
-use thinwire::Rounds;
+use thinwire::counts::Rounds;
 use thinwire::inside::state::Slot;
 use thinwire::{Config, Plan};
 
 /// Of each step a few: exact, coarse, skipped, and the last one skipped.
-const OPTIMIZERS: [&str; 7] = [
-    "name = 'adam'",
-    "name = 'adam'; exact_codec = 'bf16'",
-    "name = 'one-bit-adam'; warmup = 3",
-    "name = 'zero-one-adam'; kappa = 2; sync_every = 3",
-    "name = 'zero-one-adam'; kappa = 1; learning_rate = {peak = 0.1, warmup = 2, decay = 'linear', steps = 8}",
-    "name = 'efficient-adam'",
-    "name = 'toy-adam'; start = 3",
-];
+const SCHEDULED: &str =
+    "name = 'zero-one-adam'; kappa = 1; learning_rate = {peak = 0.1, warmup = 2, decay = 'linear', steps = 8}";
+
+/// Every optimizer, and two that code or skip in another way.
+fn optimizers() -> impl Iterator<Item = String> {
+    short_cases().chain(["name = 'adam'; exact_codec = 'bf16'", SCHEDULED].map(str::to_owned))
+}
 
 const STEPS: u64 = 8;
 
@@ -38,7 +37,7 @@ const LENGTHS: [usize; 6] = [0, 1, 2, 7, 64, 131];
 
 /// Every optimizer with every codec it takes.
 fn coded() -> impl Iterator<Item = String> {
-    OPTIMIZERS.into_iter().flat_map(|words| {
+    optimizers().flat_map(|words| {
         let codecs = if words.starts_with("name = 'adam'") { &[""][..] } else { &CODECS };
         codecs.iter().map(move |codec| format!("{words}; {codec}"))
     })
@@ -97,7 +96,7 @@ fn bytes_are_as_planned_for_every_codec() {
 /// Every way to cut: blocks and buckets of one, of a few, longer than the vector.
 #[test]
 fn bytes_are_as_planned_however_the_vector_is_cut() {
-    for words in OPTIMIZERS {
+    for words in optimizers() {
         for (workers, topology) in (1..=5).flat_map(|workers| TOPOLOGIES.map(|topology| (workers, topology))) {
             for (block, bucket) in
                 [1, 3, 8, 100, 4096].into_iter().flat_map(|block| [1, 50, 4000].map(|bucket| (block, bucket)))
@@ -112,7 +111,7 @@ fn bytes_are_as_planned_however_the_vector_is_cut() {
 /// Exact inside a host, coded between hosts; and flat, where all that leaves a host is counted too.
 #[test]
 fn bytes_are_as_planned_on_hosts() {
-    for (words, hosts) in OPTIMIZERS.into_iter().flat_map(|words| PLACES.map(|hosts| (words, hosts))) {
+    for (words, hosts) in optimizers().flat_map(|words| PLACES.map(|hosts| (words.clone(), hosts))) {
         for topology in TOPOLOGIES {
             for (hierarchy, cut) in [
                 ("hierarchy = 'auto'", "block = 8"),
@@ -156,12 +155,13 @@ fn the_load_of_a_link_is_what_crosses_it() {
 #[test]
 fn all_kinds_of_round_are_planned() {
     let rounds = |words: &str| Plan::new(&config(words), 100, 3, STEPS).unwrap().rounds;
-    assert_eq!(rounds(OPTIMIZERS[0]), Rounds { exact: 8, coarse: 0, skipped: 0 });
-    assert_eq!(rounds(OPTIMIZERS[2]), Rounds { exact: 3, coarse: 5, skipped: 0 });
+    assert_eq!(rounds("name = 'adam'"), Rounds { exact: 8, coarse: 0, skipped: 0 });
+    assert_eq!(rounds("name = 'one-bit-adam'; warmup = 3"), Rounds { exact: 3, coarse: 5, skipped: 0 });
+    let zero_one = "name = 'zero-one-adam'; kappa = 2; sync = 'every'; sync_every = 3";
     // T_v = 0, 1, 2, 4, 6; syncs at 3 and 5, before a step of T_v; 7 is skipped.
-    assert_eq!(rounds(OPTIMIZERS[3]), Rounds { exact: 5, coarse: 2, skipped: 1 });
-    assert_eq!(rounds(OPTIMIZERS[5]), Rounds { exact: 0, coarse: 8, skipped: 0 });
-    let synced = Plan::new(&config(OPTIMIZERS[3]), 100, 3, STEPS).unwrap().with_final_sync();
+    assert_eq!(rounds(zero_one), Rounds { exact: 5, coarse: 2, skipped: 1 });
+    assert_eq!(rounds("name = 'efficient-adam'"), Rounds { exact: 0, coarse: 8, skipped: 0 });
+    let synced = Plan::new(&config(zero_one), 100, 3, STEPS).unwrap().with_final_sync();
     assert_eq!(synced.rounds, Rounds { exact: 5, coarse: 3, skipped: 1 });
 }
 

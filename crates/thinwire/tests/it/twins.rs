@@ -10,12 +10,12 @@ use proptest::num::f32::{ANY, NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use thinwire::CodecName;
-use thinwire::Floats;
 use thinwire::inside::codec::MAX_BLOCK;
 use thinwire::inside::kernel::bf16::Half;
-use thinwire::inside::kernel::kept::Kept;
+use thinwire::inside::kernel::residual_value::ResidualValue;
 use thinwire::inside::kernel::update::{Scalars, Since};
 use thinwire::inside::kernel::{Level, bf16, bits, blocks, reduce, streaming, update, use_level};
+use thinwire::inside::machine::Floats;
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
 
@@ -165,7 +165,7 @@ fn halves(x: &[f32]) -> Vec<Half> {
 const BLOCKS: [usize; 7] = [1, 7, 12, 37, 301, 512, MAX_BLOCK];
 
 /// Whether all of g + e was finite, the bytes of its blocks, and what is left.
-fn packed_blocks<E: Kept>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
+fn packed_blocks<E: ResidualValue>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
     let mut message = vec![0xa5; blocks::total_len(block, g.len())];
     let finite = blocks::pack(block, g, &mut e, &mut message).is_some();
     // Of a block that is refused, and those behind it, nothing is written: that is held here too.

@@ -299,7 +299,10 @@ impl Mpi {
             }
             let bytes = flight.into_buffer();
             let Some(word) = Word::from_bytes(&bytes, self.size) else {
-                return Err(Error::Malformed { worker, problem: format!("{bytes:02x?} is no word of a transport") });
+                return Err(Error::Malformed {
+                    worker,
+                    problem: format!("transport message: expected a question or an answer, found {bytes:02x?}"),
+                });
             };
             match word {
                 Word::Ask => self.say(worker, Word::Waits(wait.from))?,

@@ -317,6 +317,7 @@ impl Device for Foreign {
             Input::Gradient => memory.vectors["gradient"].clone(),
             Input::Kept => memory.vectors["kept"].clone(),
             Input::Nothing => Vec::new(),
+            _ => unreachable!("the engine has no other"),
         };
         let len = memory.vectors["params"].len();
         memory.pass(call, 0..len, &input)
@@ -357,6 +358,7 @@ impl Device for Foreign {
             Feedback::None => None,
             Feedback::Up => Some((&mut memory.up, range.start)),
             Feedback::Down { owned } => Some((&mut memory.down, range.start - owned)),
+            _ => unreachable!("the engine has no other"),
         };
         Memory::encode(residual, coder(sum.to), &total, bytes)
     }
@@ -394,6 +396,7 @@ impl Device for Foreign {
             Number::GradientSquared => tiles(&memory.vectors["gradient"], reduce::sum_of_squares),
             Number::KeptSquared => tiles(&memory.vectors["kept"], reduce::sum_of_squares),
             Number::Sum(name) => tiles(&memory.vectors[name], reduce::sum),
+            _ => unreachable!("the engine has no other"),
         })
     }
 
@@ -411,6 +414,7 @@ impl Device for Foreign {
             Which::Own(name) => out.copy_from_slice(&memory.vectors[name][range]),
             Which::Up => out.copy_from_slice(&memory.up.read()[range]),
             Which::Down => out.copy_from_slice(&memory.down.read()[range]),
+            _ => unreachable!("the engine has no other"),
         }
         Ok(())
     }
@@ -423,6 +427,7 @@ impl Device for Foreign {
             Which::Own(name) => memory.vectors.get_mut(name).expect("it is there")[range].copy_from_slice(from),
             Which::Up => memory.up.write(range.start, from),
             Which::Down => memory.down.write(range.start, from),
+            _ => unreachable!("the engine has no other"),
         }
         Ok(())
     }

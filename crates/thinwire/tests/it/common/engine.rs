@@ -60,6 +60,7 @@ fn snapshot(worker: &mut Worker, x: &[f32]) -> Snapshot {
             Slot::Floats(values) => widen(values),
             Slot::Doubles(values) => values.to_vec(),
             Slot::Word(word) => vec![*word as f64],
+            _ => unreachable!("the engine has no other"),
         };
         (entry.name, values)
     });

@@ -4,10 +4,11 @@ use thinwire::Round;
 use thinwire::inside::exchange::Exchange;
 use thinwire::inside::exchange::header::Operation;
 use thinwire::inside::kernel::update::{Scalars, Since};
+use thinwire::inside::machine::Floats;
 use thinwire::inside::machine::{Groups, Pass, Read, Source, Step, Vector, Write};
 use thinwire::inside::state::Slot;
 use thinwire::threads::Thread;
-use thinwire::{Collective, Floats, Gradient, Result};
+use thinwire::{Collective, Gradient, Result};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Numbers from −1 to 1, of this worker in this round.

@@ -3,6 +3,7 @@
 pub mod device;
 pub mod engine;
 pub mod means;
+pub mod optimizers;
 pub mod oracle;
 pub mod problems;
 pub mod runs;

@@ -5,9 +5,10 @@
 //! g_k = h_k·(x_k − c_k) + noise(worker, step, k)        every eleventh coordinate has no gradient at all
 //! ```
 //!
-//! A [`Replica`] is a worker with its copy of the parameters; [`together`] runs one a thread; [`CASES`] are the
-//! configurations that between them have every optimizer, schedule, kind of codec and group.
+//! A [`Replica`] is a worker with its copy of the parameters; [`together`] runs one a thread. The configurations are
+//! those of [`optimizers`](super::optimizers).
 
+pub use super::optimizers::cases;
 use super::toy;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,30 +21,8 @@ use thinwire::{Collective, Config, Error, Result, Worker, threads};
 /// With the blocks of 8 that [`config`] gives: six blocks, the last one short.
 pub const LEN: usize = 45;
 
-/// As far as the schedules of [`CASES`] go.
+/// As far as the schedules of [`cases`] go.
 pub const STEPS: u64 = 40;
-
-/// The words of [`config`].
-pub const CASES: &[&str] = &[
-    "name = 'adam'",
-    "name = 'adam'; exact_codec = 'bf16'; groups = [{length = 20, lr_scale = 0.5}, {length = 25, weight_decay = 0.2}]",
-    "name = 'one-bit-adam'; warmup = 12",
-    "name = 'one-bit-adam'; warmup = 'auto'; betas = [0.9, 0.8]",
-    "name = 'one-bit-adam'; warmup = 9; codec_up = 'topk0.2'; codec_down = 'uniform4'; exact_codec = 'bf16'",
-    "name = 'zero-one-adam'; kappa = 2; sync = 'every'; sync_every = 5",
-    "name = 'zero-one-adam'; kappa = 2; freeze = 9; sync = 'doubling'; sync_start = 12; sync_every = 8; sync_longest = 6",
-    "name = 'zero-one-adam'; kappa = 4; sync_longest = 16; \
-     learning_rate = {peak = 0.05, warmup = 6, decay = 'cosine', steps = 40}",
-    "name = 'zero-one-adam'; variance_steps = [0, 1, 2, 3, 20]; sync = 'custom'; sync_steps = [7, 8, 15, 33]",
-    "name = 'zero-one-adam'; kappa = 3; sync_every = 4; codec_up = 'sign'; codec_down = 'f16'; bias_correction = false; \
-     groups = [{length = 7, weight_decay = 0.3}, {length = 11, lr_scale = 0.0}, {length = 27, lr_scale = 2.0}]",
-    "name = 'zero-one-adam'; kappa = 2; sync = 'every'; sync_every = 3; residue = 'bf16'",
-    "name = 'efficient-adam'",
-    "name = 'efficient-adam'; codec = 'uniform4'; residue = 'bf16'",
-    "name = 'efficient-adam'; theta = 'one-minus-over-t'; codec_up = 'power3'; codec_down = 'sign'; \
-     groups = [{length = 20, lr_scale = 0.5}, {length = 25, weight_decay = 0.2}]",
-    "name = 'toy-adam'; start = 7",
-];
 
 /// The forms of a mean.
 pub const TOPOLOGIES: [&str; 2] = ["sharded", "central"];
@@ -67,11 +46,8 @@ pub fn changed(config: &Config, key: &str, value: Value) -> Config {
 
 /// Every case in every topology: what it is called, and its configuration.
 pub fn all_cases() -> impl Iterator<Item = (String, Config)> {
-    let named = |words: &str| (words.to_owned(), config(words));
-    CASES
-        .iter()
-        .flat_map(|words| TOPOLOGIES.map(|topology| format!("{words}; topology = '{topology}'")))
-        .map(move |words| named(&words))
+    let both = |words: String| TOPOLOGIES.map(|topology| format!("{words}; topology = '{topology}'"));
+    cases().into_iter().flat_map(both).map(|words| (words.clone(), config(&words)))
 }
 
 /// The parameters all workers start from.
@@ -200,6 +176,7 @@ fn bits_of(entry: &Entry<'_>) -> Vec<u64> {
         Slot::Floats(values) => values.iter().map(|value| u64::from(value.to_bits())).collect(),
         Slot::Doubles(values) => values.iter().map(|value| value.to_bits()).collect(),
         Slot::Word(word) => vec![**word],
+        _ => unreachable!("the engine has no other"),
     }
 }
 
@@ -208,6 +185,7 @@ fn numbers_of(entry: &Entry<'_>) -> Vec<f64> {
         Slot::Floats(values) => values.iter().copied().map(f64::from).collect(),
         Slot::Doubles(values) => values.to_vec(),
         Slot::Word(word) => vec![**word as f64],
+        _ => unreachable!("the engine has no other"),
     }
 }
 

@@ -6,7 +6,7 @@ use thinwire::CodecName;
 use thinwire::Collective;
 use thinwire::Round;
 use thinwire::inside::exchange::layout::{Shape, Topology};
-use thinwire::inside::exchange::{Coding, Codings, Exchange};
+use thinwire::inside::exchange::{Exchange, RoundLayout, RoundLayouts};
 use thinwire::inside::machine::{Host, Threads};
 use thinwire::options::Precision;
 use thinwire::threads;
@@ -43,9 +43,9 @@ impl Setting {
     }
 
     pub fn exchange(&self, end: impl Collective + 'static) -> Exchange {
-        let coding = |up, down| Some(Coding::new(self.shape, up, down, self.bucket));
+        let coding = |up, down| Some(RoundLayout::new(self.shape, up, down, self.bucket));
         let coarse = coding(self.up, self.down).map(|coding| coding.keeping(self.residue));
-        let codings = Codings { exact: coding(self.exact, self.exact), coarse };
+        let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse };
         Exchange::new(
             self.shape,
             codings,

@@ -19,6 +19,9 @@ use thinwire::inside::state::{Entry, Share};
 use thinwire::inside::{Algorithm, Optimizers, Options, Row};
 use thinwire::{CodecName, Config, Name, Result, Round};
 
+/// As configurations have it.
+pub const NAME: &str = "toy-adam";
+
 /// Makes it known to this process.
 pub fn add() {
     static ROW: Row = Row::of::<Toy>();
@@ -33,7 +36,7 @@ pub struct Toy {
 }
 
 impl Options for Toy {
-    const NAME: Name = Name::new("toy-adam");
+    const NAME: Name = Name::new(NAME);
     const TITLE: &'static str = "the toy";
     const EXACT: Option<CodecName> = Some(CodecName::F32);
     const COARSE: Option<CodecName> = Some(CodecName::Uniform(4));
@@ -69,7 +72,7 @@ impl Algorithm for Decided {
         None
     }
 
-    fn build(&self, hyper: Hyper, _: usize) -> Box<dyn Optimizer> {
+    fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         Box::new(Running { hyper, calendar: *self, updates: 0 })
     }
 }

@@ -54,7 +54,7 @@ fn algorithm(config: &Config, rates: &[f32]) -> Algorithm {
         Name::ADAM => Algorithm::Adam,
         Name::ONE_BIT_ADAM => match config.options::<OneBitAdam>().unwrap().warmup.unwrap() {
             Warmup::Steps(warmup) => Algorithm::OneBitAdam { warmup },
-            Warmup::Auto => panic!("the oracle must be told when to freeze"),
+            _ => panic!("the oracle must be told when to freeze"),
         },
         Name::ZERO_ONE_ADAM => {
             let (variance, sync) = (variance_steps(config, rates.len() as u64), sync_steps(config, rates));
@@ -63,7 +63,7 @@ fn algorithm(config: &Config, rates: &[f32]) -> Algorithm {
         Name::EFFICIENT_ADAM => Algorithm::EfficientAdam {
             theta: match config.options::<EfficientAdam>().unwrap().theta.unwrap() {
                 ConfiguredTheta::Constant => Theta::Constant,
-                ConfiguredTheta::OneMinusOverT => Theta::Harmonic,
+                _ => Theta::Harmonic,
             },
         },
         other => panic!("the oracle does not know {other}"),
@@ -78,7 +78,7 @@ pub fn variance_steps(config: &Config, last: u64) -> BTreeSet<u64> {
     }
     let frozen = match own.freeze.unwrap() {
         Freeze::Step(step) => step,
-        Freeze::Never => u64::MAX,
+        _ => u64::MAX,
     };
     let gap = own.variance_gap.unwrap();
     let (mut steps, mut k, mut j) = (BTreeSet::new(), 0, 0);
@@ -106,7 +106,7 @@ pub fn sync_steps(config: &Config, rates: &[f32]) -> BTreeSet<u64> {
         Sync::FollowLr => doubled(halvings(config.learning_rate.as_ref().unwrap().peak, rates[t as usize])),
         Sync::Doubling => doubled((t - start) / own.sync_every.unwrap()),
         Sync::Every => own.sync_every.unwrap(),
-        Sync::Custom => unreachable!("its steps are listed"),
+        _ => unreachable!("its steps are listed"),
     };
     (0..rates.len() as u64).filter(|&t| t < start || (t + 1) % gap(t) == 0).collect()
 }

@@ -4,10 +4,10 @@ use super::codecs::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use thinwire::Floats;
 use thinwire::inside::codec;
 use thinwire::inside::codec::{Codec, CodecName, Fault};
 use thinwire::inside::kernel::streaming;
+use thinwire::inside::machine::Floats;
 
 #[test]
 fn what_is_not_finite_is_refused() {

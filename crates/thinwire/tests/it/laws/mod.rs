@@ -15,11 +15,11 @@ mod hostile;
 use codecs::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use thinwire::Floats;
 use thinwire::inside::codec;
-use thinwire::inside::codec::Owed;
+use thinwire::inside::codec::ResidualSlice;
 use thinwire::inside::codec::{Codec, CodecName, Fault, Sign, TOGETHER};
 use thinwire::inside::kernel::{bf16, streaming};
+use thinwire::inside::machine::Floats;
 
 /// Whichever numbers they have; of topk some parts will do.
 #[test]
@@ -124,7 +124,7 @@ fn many_blocks_at_once_are_the_blocks_one_by_one() {
             bf16::write(&e, &mut halves);
             let want = one_by_one(codec, size, &x, &e, &halves);
             let (mut left, mut bytes) = (e.clone(), [(); 3].map(|()| vec![0xa5; want.bytes.len()]));
-            let residues = [Owed::Wide(&mut left), Owed::Half(&mut halves), Owed::Nothing];
+            let residues = [ResidualSlice::Wide(&mut left), ResidualSlice::Half(&mut halves), ResidualSlice::Nothing];
             for (residue, bytes) in residues.into_iter().zip(&mut bytes) {
                 codec.encode_blocks(size, &x, residue, bytes).expect("finite values");
             }
@@ -193,7 +193,7 @@ fn before_a_value_that_is_not_finite_blocks_are_written_and_behind_it_none() {
         x[at] = bad;
         let (start, len) = (at / size * size, x.len());
         let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; codec::encoded_len(&Sign, size, len)]);
-        let refused = Sign.encode_blocks(size, &x, Owed::Wide(&mut e), &mut bytes);
+        let refused = Sign.encode_blocks(size, &x, ResidualSlice::Wide(&mut e), &mut bytes);
         prop_assert_eq!(refused, Err(Fault::NotFinite));
         let written = codec::encoded_len(&Sign, size, start);
         let before = x[..start].chunks(size).flat_map(|x| encoded(&Sign, x)).collect::<Vec<_>>();

@@ -1,40 +1,40 @@
-//! A residue as the passes over signs see it: kept in 32 bits a value, or in 16, and 32 wherever something is done with it.
+//! One value of a residual as the passes over signs see it: kept in 32 bits a value, or in 16, and 32 wherever something is done with it.
 
 use super::bf16::{self, Half};
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// One value of a residue.
-pub trait Kept: Copy {
+/// One value of a residual.
+pub trait ResidualValue: Copy {
     /// As it is.
     fn get(self) -> f32;
 
     /// What is kept of a finite z.
     fn put(z: f32) -> Self;
 
-    /// Eight at once: [`Kept::get`].
+    /// Eight at once: [`ResidualValue::get`].
     ///
     /// # Safety
     /// The CPU has AVX2, and eight values from `at` on may be read.
     #[cfg(target_arch = "x86_64")]
     unsafe fn get_avx2(at: *const Self) -> __m256;
 
-    /// Eight at once: [`Kept::put`].
+    /// Eight at once: [`ResidualValue::put`].
     ///
     /// # Safety
     /// The CPU has AVX2, and eight values from `at` on may be written.
     #[cfg(target_arch = "x86_64")]
     unsafe fn put_avx2(at: *mut Self, z: __m256);
 
-    /// Sixteen at once: [`Kept::get`].
+    /// Sixteen at once: [`ResidualValue::get`].
     ///
     /// # Safety
     /// The CPU has what [`Level::Avx512`](super::Level) stands for, and sixteen values from `at` on may be read.
     #[cfg(target_arch = "x86_64")]
     unsafe fn get_avx512(at: *const Self) -> __m512;
 
-    /// Thirty-two at once: [`Kept::put`].
+    /// Thirty-two at once: [`ResidualValue::put`].
     ///
     /// # Safety
     /// The CPU has what [`Level::Avx512`](super::Level) stands for, and thirty-two values from `at` on may be written.
@@ -44,7 +44,7 @@ pub trait Kept: Copy {
 
 // SAFETY, of every block below: the caller answers for the CPU and for the memory; loads and stores are unaligned ones.
 
-impl Kept for f32 {
+impl ResidualValue for f32 {
     #[inline(always)]
     fn get(self) -> f32 {
         self
@@ -84,7 +84,7 @@ impl Kept for f32 {
 }
 
 /// The arithmetic is [`bf16::narrow`]'s and [`bf16::widen`]'s.
-impl Kept for Half {
+impl ResidualValue for Half {
     #[inline(always)]
     fn get(self) -> f32 {
         bf16::widen(self)

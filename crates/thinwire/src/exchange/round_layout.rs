@@ -32,22 +32,29 @@ impl Named {
 /// way down, and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
+    /// Bytes towards the owners.
     pub up: u64,
+    /// Bytes of means.
     pub down: u64,
+    /// Messages of both.
     pub messages: u64,
 }
 
 /// The bytes of one round on one host's link, all its workers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crossing {
+    /// Towards owners elsewhere.
     pub up_out: u64,
+    /// Towards owners here.
     pub up_in: u64,
+    /// Means of owners here.
     pub down_out: u64,
+    /// Means of owners elsewhere.
     pub down_in: u64,
 }
 
 /// The codecs of a kind of round, and where they go.
-pub struct Coding {
+pub struct RoundLayout {
     inside: Named,
     up: Named,
     down: Named,
@@ -57,26 +64,26 @@ pub struct Coding {
     pub(super) residual: Precision,
 }
 
-impl Coding {
+impl RoundLayout {
     /// The flat form: every worker codes its own vector.
-    pub fn new(shape: Shape, up: CodecName, down: CodecName, bucket_bytes: usize) -> Coding {
-        Coding::on_hosts(shape, [CodecName::F32, up, down], bucket_bytes, &Hosts::apart(shape.workers))
+    pub fn new(shape: Shape, up: CodecName, down: CodecName, bucket_bytes: usize) -> RoundLayout {
+        RoundLayout::on_hosts(shape, [CodecName::F32, up, down], bucket_bytes, &Hosts::apart(shape.workers))
     }
 
     /// Codecs inside a host, up and down.
-    pub fn on_hosts(shape: Shape, codecs: [CodecName; 3], bucket_bytes: usize, hosts: &Hosts) -> Coding {
+    pub fn on_hosts(shape: Shape, codecs: [CodecName; 3], bucket_bytes: usize, hosts: &Hosts) -> RoundLayout {
         let [inside, up, down] = codecs.map(Named::new);
         let block_bytes = |codec: &Named| codec.1.encoded_len(shape.block);
         // Nothing goes inside a host where every worker has its own.
         let inside_bytes = if hosts.is_flat() { 0 } else { block_bytes(&inside) };
         let longest = block_bytes(&up).max(block_bytes(&down)).max(inside_bytes);
         let layout = Layout::new(shape, longest, bucket_bytes);
-        Coding { inside, up, down, layout, hosts: hosts.clone(), residual: Precision::F32 }
+        RoundLayout { inside, up, down, layout, hosts: hosts.clone(), residual: Precision::F32 }
     }
 
     /// With the residuals of both ways kept so.
-    pub fn keeping(self, residual: Precision) -> Coding {
-        Coding { residual, ..self }
+    pub fn keeping(self, residual: Precision) -> RoundLayout {
+        RoundLayout { residual, ..self }
     }
 
     /// The bytes of worker `rank`'s residuals.
@@ -214,13 +221,15 @@ impl Coding {
 }
 
 /// The codings of a run: an optimizer that never averages one way needs no coding for it.
-pub struct Codings {
-    pub exact: Option<Coding>,
-    pub coarse: Option<Coding>,
+pub struct RoundLayouts {
+    /// None for an optimizer without exact rounds.
+    pub exact: Option<RoundLayout>,
+    /// None for an optimizer without coarse rounds.
+    pub coarse: Option<RoundLayout>,
 }
 
-impl Codings {
-    pub(super) fn of(&self, round: Round) -> Option<&Coding> {
+impl RoundLayouts {
+    pub(super) fn of(&self, round: Round) -> Option<&RoundLayout> {
         match round {
             Round::Exact => self.exact.as_ref(),
             Round::Coarse => self.coarse.as_ref(),
@@ -228,12 +237,13 @@ impl Codings {
         }
     }
 
-    fn each(&self) -> impl Iterator<Item = &Coding> {
+    fn each(&self) -> impl Iterator<Item = &RoundLayout> {
         [&self.exact, &self.coarse].into_iter().flatten()
     }
 
+    /// The longest message of any round.
     pub fn longest_message(&self) -> usize {
-        self.each().map(Coding::longest_message).max().unwrap_or(0)
+        self.each().map(RoundLayout::longest_message).max().unwrap_or(0)
     }
 
     /// The buffers of one worker: a message from each host for this bucket and the next, one from each worker of its own host
@@ -243,14 +253,14 @@ impl Codings {
         2 * hosts + inside + 3
     }
 
-    /// Messages from one worker to another that may be under way at once: two buckets, or the only one, up and down; between workers
-    /// of a host that for every owner that one is the relay of. Not more, for buffers that are used seldom are in no cache.
+    /// Messages from one worker to another that may be under way at once: two buckets, or the only one, up and down. Inside a host as
+    /// many for each owner whose relay the receiver is. Not more, because buffers that are seldom used are in no cache.
     pub fn under_way(&self) -> usize {
-        let most = |coding: &Coding| 2 * coding.buckets().clamp(1, 2) * coding.hosts.most_relayed().max(1);
+        let most = |coding: &RoundLayout| 2 * coding.buckets().clamp(1, 2) * coding.hosts.most_relayed().max(1);
         self.each().map(most).max().unwrap_or(2)
     }
 
-    /// How many send to an owner, and to a relay of `rank`'s host. A worker alone on its host hears nobody inside it.
+    /// How many send to an owner, and to a relay of `rank`'s host. A worker alone on its host receives nothing inside it.
     pub(super) fn senders(&self, rank: usize) -> (usize, usize) {
         let inside = |hosts: &Hosts| match hosts.members(hosts.of(rank)).len() {
             1 => 0,

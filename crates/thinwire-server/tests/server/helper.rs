@@ -11,12 +11,13 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub const RETENTION: Retention = Retention { keep: 1000, snapshot_every: 7, snapshots: 2 };
 
 pub fn config(words: &str, steps: u64) -> Config {
+    crate::toy::add();
     let rate = LearningRate { warmup: 4, decay: Decay::Cosine, steps, ..LearningRate::constant(0.02) };
     let config = Config::from_toml(&format!("topology = \"central\"\nblock = 16\n{words}")).unwrap();
     Config { learning_rate: Some(rate), ..config }.resolved().unwrap()
 }
 
-pub const CASES: [&str; 7] = [
+pub const CASES: [&str; 8] = [
     "name = \"adam\"",
     "name = \"one-bit-adam\"\nwarmup = 10\nclip = 30.0",
     "name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 3\nvariance_gap = 2",
@@ -24,6 +25,7 @@ pub const CASES: [&str; 7] = [
     "name = \"efficient-adam\"",
     "name = \"efficient-adam\"\ncodec = \"sign\"",
     "name = \"efficient-adam\"\nresidue = \"bf16\"",
+    "name = \"toy-adam\"\nstart = 9",
 ];
 
 /// Numbers between −1 and 1, the same whenever asked.

@@ -303,7 +303,7 @@ fn the_file_of_another_worker_is_found() {
 fn another_version_is_refused() {
     let dir = checkpoint();
     edit_manifest(dir.path(), |manifest| manifest["version"] = json!(2));
-    assert_spoilt(dir.path(), &["manifest.json", "version 2", "reads 1"]);
+    assert_spoilt(dir.path(), &["manifest.json", "version: expected 1, found 2"]);
 }
 
 #[test]

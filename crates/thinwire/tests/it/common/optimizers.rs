@@ -30,7 +30,7 @@ pub const OPTIMIZERS: &[Tested] = &[
             "warmup = 'auto'; betas = [0.9, 0.8]",
             "warmup = 9; codec_up = 'topk0.2'; codec_down = 'uniform4'; exact_codec = 'bf16'",
         ],
-        ..tested("one-bit-adam", "warmup = 3")
+        ..tested("one-bit-adam", "warmup = 6")
     },
     Tested {
         more: &[

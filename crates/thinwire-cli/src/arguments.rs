@@ -361,8 +361,8 @@ pub struct Common {
     pub seed: Option<u64>,
     /// Any other word of the optimizer, such as kappa=4, codec=uniform3, exact_codec=bf16; may be repeated. For one of several:
     /// zero-one-adam.kappa=4
-    #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
-    pub words: Vec<String>,
+    #[arg(long = "set", value_name = "OPTION=VALUE", help_heading = "Training")]
+    pub options: Vec<String>,
 
     /// Where the run leaves its results; a folder with a run is refused [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER,
     /// or runs/compare-TASK, with a number behind it if a finished run is there]

@@ -2,15 +2,17 @@
 
 use crate::arguments::{Common, Compare};
 use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::folder::{self, Content};
 use crate::job::Job;
+use crate::launch::Team;
+use crate::numbers::{self, bytes};
 use crate::record::Summary;
 use crate::report;
 use crate::resume;
-use crate::screen::{Answers, bytes, duration, say};
+use crate::screen::{Answers, print, say};
 use crate::settings::Settings;
-use crate::team::Team;
-use crate::train::{self, link, task_name};
+use crate::train;
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
@@ -42,7 +44,7 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
         );
     }
     if flags.json {
-        train::print(&json!({ "runs": summaries }))?;
+        print(&json!({ "runs": summaries }))?;
     }
     Ok(())
 }
@@ -51,7 +53,7 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
 fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)> {
     let flags = &arguments.common;
     let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    let task = task_name(&job.settings);
+    let task = job.spec.task.name();
     let named = PathBuf::from("runs").join(format!("compare-{task}"));
     let out = match &given.out {
         Some(out) => out.clone(),
@@ -63,7 +65,7 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     team.agree(may_replace(&out, flags.overwrite).map_err(Failure::Usage))?;
     folder::prepare(&job, &dirs, flags.overwrite, team)?;
     let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
-    team.everywhere(|| train::write(&out.join(LIST), &list).map_err(Failure::Run))?;
+    team.everywhere(|| files::write(&out.join(LIST), &list).map_err(Failure::Run))?;
     // All settings first: what was not begun when the rest was interrupted is then known too.
     for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
         job = job.under(name, &given).map_err(Failure::Usage)?;
@@ -236,8 +238,8 @@ fn table(runs: &[Summary]) -> Table {
     row("wire", &|run| format!("{:.2}", run.seconds.wire));
     row("wait", &|run| format!("{:.1}", run.seconds.wait));
     for (index, bandwidth) in train::LINKS.into_iter().enumerate() {
-        let title = format!("projected, {}", link(bandwidth));
-        row(&title, &|run| duration(run.projected[index].seconds));
+        let title = format!("projected, {}", numbers::bandwidth(bandwidth));
+        row(&title, &|run| numbers::seconds(run.projected[index].seconds));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

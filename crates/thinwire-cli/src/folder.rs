@@ -5,8 +5,8 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
+use crate::launch::Team;
 use crate::screen::say;
-use crate::team::Team;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -102,7 +102,7 @@ pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Out
 }
 
 fn not_its_origin(job: &Job, dir: &Path) -> Result<()> {
-    let Some(from) = &job.settings.from else { return Ok(()) };
+    let Some(from) = &job.spec.from else { return Ok(()) };
     let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
     ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
     Ok(())

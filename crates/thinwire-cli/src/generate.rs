@@ -6,7 +6,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::language::Language;
 use crate::saved::Saved;
-use crate::train;
+use crate::screen;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
@@ -68,7 +68,7 @@ fn temperature(text: &str) -> Result<f32, String> {
 pub fn command(arguments: &Generate) -> Outcome {
     let generated = generate(arguments).map_err(Failure::Usage)?;
     match arguments.json {
-        true => train::print(&generated),
+        true => screen::print(&generated),
         false => print(&format!("{}{}", generated.prompt, generated.text)).map_err(Failure::Run),
     }
 }

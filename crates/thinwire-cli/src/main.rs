@@ -10,7 +10,7 @@
 //! | [`folder`] | the folder of a run: its lock, and what is in it already |
 //! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
-//! | [`team`] | where the workers are: threads, or processes of MPI |
+//! | [`launch`] | where the workers are: threads, or processes of MPI |
 //! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`saved`], [`names`] | a trained network on disk, and the names of its tensors |
@@ -26,9 +26,12 @@
 mod arguments;
 mod bench;
 mod compare;
+mod conclusion;
 mod data;
+mod defaults;
 mod export;
 mod failure;
+mod files;
 mod folder;
 mod generate;
 mod inspect;
@@ -37,45 +40,49 @@ mod job;
 mod join;
 mod journal;
 mod language;
+mod launch;
 mod length;
 #[cfg(feature = "server")]
 mod logging;
 mod names;
+mod numbers;
 mod pages;
 mod plan;
 mod probe;
 mod record;
 mod report;
 mod resume;
+mod run_spec;
+mod sample;
 mod saved;
 mod screen;
 #[cfg(feature = "server")]
 mod serve;
-mod session;
 mod settings;
 mod signals;
-mod team;
 mod tensorboard;
+mod tensors_file;
 mod train;
+mod training;
 mod units;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
 use failure::{Failure, Outcome};
+use launch::Team;
 use screen::say;
 use std::process::ExitCode;
-use team::Team;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            match team::rank_by_environment().unwrap_or(0) {
+            match launch::rank_by_environment().unwrap_or(0) {
                 0 => {
                     let _ = error.print();
                 }
                 // --help is no error, and one answer is enough.
-                rank if error.use_stderr() && team::outlives_the_first() => eprint!("worker {rank}: {error}"),
+                rank if error.use_stderr() && launch::outlives_the_first() => eprint!("worker {rank}: {error}"),
                 _ => {}
             }
             return ExitCode::from(error.exit_code() as u8);
@@ -110,8 +117,10 @@ fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> 
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
         // What is wrong with these is wrong for all of them, and the first says so.
-        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
-        Err(failure) => return ended(Err(failure), team::rank_by_environment()),
+        Err(Failure::Usage(_)) if launch::rank_by_environment().is_some_and(|rank| rank > 0) => {
+            return ExitCode::from(2);
+        }
+        Err(failure) => return ended(Err(failure), launch::rank_by_environment()),
     };
     let outcome = work(&team);
     // After a run that failed the others may be anywhere; and a launcher that was told to stop waits for nobody.

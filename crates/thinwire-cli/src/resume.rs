@@ -5,11 +5,12 @@
 //! the workers are, how long they wait, how often they save and evaluate.
 
 use crate::arguments::Common;
+use crate::files;
 use crate::job::Job;
 use crate::journal::Journal;
+use crate::launch::{self, Team};
 use crate::screen::say;
 use crate::settings::Settings;
-use crate::team::{self, Team};
 use crate::train;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -82,7 +83,7 @@ fn check(job: &Job, dir: &Path, other_steps: bool) -> Result<()> {
     let path = dir.join("checkpoint").join(SETTINGS);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
     let then = text.parse::<toml::Table>().with_context(|| path.display().to_string())?;
-    let now = train::common_settings(job)?.parse::<toml::Table>()?;
+    let now = job.written()?.common().to_toml()?.parse::<toml::Table>()?;
     let mut differences = differences(&then, &now, &FREE, "");
     if other_steps {
         differences.retain(|difference| !difference.starts_with("steps = "));
@@ -123,12 +124,12 @@ fn differences(then: &toml::Table, now: &toml::Table, free: &[&str], prefix: &st
 pub fn write_beside(job: &Job, dir: &Path) -> Result<()> {
     let checkpoint = dir.join("checkpoint");
     std::fs::create_dir_all(&checkpoint).with_context(|| checkpoint.display().to_string())?;
-    train::write(&checkpoint.join(SETTINGS), &train::common_settings(job)?)
+    files::write(&checkpoint.join(SETTINGS), &job.written()?.common().to_toml()?)
 }
 
 /// Whether worker `rank` writes them: of threads the first, of processes each, whose folders may be apart.
 pub fn writes_beside(rank: usize) -> bool {
-    rank == 0 || team::rank_by_environment().is_some()
+    rank == 0 || launch::rank_by_environment().is_some()
 }
 
 impl Resumed {
@@ -141,7 +142,7 @@ impl Resumed {
             manifest.config.as_object_mut().context("the checkpoint's manifest.json: config is not a table")?;
         config.insert("learning_rate".to_owned(), serde_json::to_value(&self.job.config.learning_rate)?);
         write_beside(&self.job, dir)?;
-        train::write(&folder.join("manifest.json"), &(serde_json::to_string_pretty(&manifest)? + "\n"))?;
+        files::write(&folder.join("manifest.json"), &(serde_json::to_string_pretty(&manifest)? + "\n"))?;
         train::write_settings(&self.job, dir)?;
         match std::fs::remove_file(dir.join("summary.json")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -152,8 +153,8 @@ impl Resumed {
     /// What other steps do to the learning rate, which may jump.
     pub fn tell(&self) {
         let Some(before) = self.instead_of else { return };
-        let schedule = self.job.settings.schedule();
-        let steps = self.job.settings.steps.unwrap_or(before);
+        let schedule = self.job.spec.schedule();
+        let steps = self.job.spec.steps;
         let mut old = schedule.clone();
         old.steps = before;
         let last = self.done.saturating_sub(1);

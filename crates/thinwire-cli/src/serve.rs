@@ -3,14 +3,16 @@
 //! The same command again, after a crash or a Ctrl-C, goes on with the run in its folder.
 
 use crate::arguments::Serve;
+use crate::defaults;
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
 use crate::logging;
+use crate::numbers::{bytes, short};
 use crate::report;
-use crate::screen::{bytes, count, say};
+use crate::run_spec::RunSpec;
+use crate::screen::{print, say};
 use crate::settings::Settings;
 use crate::signals::STOP;
-use crate::train::{common_settings, print, task_name};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -77,7 +79,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let job = job(arguments)?;
     let dir = arguments.common.out.clone().unwrap_or_else(|| folder(&job));
     let rules = rules(arguments, &job)?;
-    let told = common_settings(&job)?;
+    let told = job.written()?.common().to_toml()?;
     let retention = Retention {
         keep: arguments.keep,
         snapshot_every: arguments.snapshot_every,
@@ -95,7 +97,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     }
     if again {
         // Before anything is cut.
-        let before = with_all_words(&read_spec(&dir)?.job, &job)?;
+        let before = with_every_option(&read_spec(&dir)?.job, &job)?;
         ensure!(
             before == told,
             "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
@@ -107,7 +109,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         (true, Some(rounds)) => Run::open_back_to(&dir, retention, rounds)?,
         (true, None) => Run::open(&dir, retention)?,
         (false, _) => {
-            let (workers, steps) = (job.settings.workers.expect("resolved"), job.settings.steps.expect("resolved"));
+            let RunSpec { workers, steps, .. } = job.spec;
             Run::create(&dir, &job.config, &job.initial()?, workers, steps, told.clone(), retention)?
         }
     };
@@ -120,10 +122,10 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         bar.suspend(|| {
             say!(
                 "{} of {} parameters, for {} workers, {} steps, {}{from} → {}",
-                task_name(&job.settings),
-                count(parameters as f64),
+                job.spec.task.name(),
+                short(parameters as f64),
                 rules.workers,
-                job.settings.steps.expect("resolved"),
+                job.spec.steps,
                 report::shown(&job.config.name.to_string()),
                 dir.display()
             );
@@ -133,8 +135,8 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
                 format!(" (any name, and the password in {})", quoted(&file.display().to_string()))
             });
             say!("page      {scheme}://{host}/{password}");
-            say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.settings));
-            if let Some(elsewhere) = elsewhere(arguments, &job.settings) {
+            say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.spec));
+            if let Some(elsewhere) = elsewhere(arguments, &job.spec) {
                 say!("          {elsewhere}");
             }
         });
@@ -148,9 +150,9 @@ fn this_host() -> String {
 }
 
 /// What else a worker has to give: the files as they are called here.
-fn shown_flags(arguments: &Serve, settings: &Settings) -> String {
+fn shown_flags(arguments: &Serve, spec: &RunSpec) -> String {
     let mut flags = String::new();
-    for (path, flag) in files(arguments, settings) {
+    for (path, flag) in files(arguments, spec) {
         flags += &path.map_or(String::new(), |path| format!(" {flag} {}", quoted(&path.display().to_string())));
     }
     for (given, flag) in [
@@ -162,20 +164,20 @@ fn shown_flags(arguments: &Serve, settings: &Settings) -> String {
     flags
 }
 
-fn files<'a>(arguments: &'a Serve, settings: &'a Settings) -> [(Option<&'a PathBuf>, &'static str); 5] {
+fn files<'a>(arguments: &'a Serve, spec: &'a RunSpec) -> [(Option<&'a Path>, &'static str); 5] {
     [
-        (settings.data.as_ref(), "--data"),
-        (settings.finetune.as_ref(), "--finetune"),
-        (settings.finetune_eval.as_ref(), "--finetune-eval"),
-        (settings.tokenizer_files.as_ref(), "--tokenizer-files"),
-        (arguments.token_file.as_ref(), "--token-file"),
+        (spec.data.as_deref(), "--data"),
+        (spec.finetune(), "--finetune"),
+        (spec.finetune_eval(), "--finetune-eval"),
+        (spec.tokenizer_files.as_deref(), "--tokenizer-files"),
+        (arguments.token_file.as_deref(), "--token-file"),
     ]
 }
 
 /// What is not the same on other machines, or not known here.
-fn elsewhere(arguments: &Serve, settings: &Settings) -> Option<String> {
+fn elsewhere(arguments: &Serve, spec: &RunSpec) -> Option<String> {
     let there =
-        files(arguments, settings).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
+        files(arguments, spec).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
     let mut words = Vec::new();
     if !there.is_empty() {
         words.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
@@ -210,7 +212,7 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
     let name = match (&arguments.optimizer, settings.optimizer.contains_key("name")) {
         (Some(name), _) => name.clone(),
         (None, true) => settings.name()?.to_string(),
-        (None, false) => "efficient-adam".to_owned(),
+        (None, false) => defaults::SERVED.to_string(),
     };
     settings.set_name(&name).context("--optimizer")?;
     settings.check_only(&[name])?;
@@ -220,12 +222,12 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
 
 /// Where the run is kept, if nobody says.
 fn folder(job: &Job) -> PathBuf {
-    let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" };
-    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", task_name(&job.settings), job.config.name))
+    let tuned = if job.spec.finetune().is_some() { "-finetune" } else { "" };
+    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", job.spec.task.name(), job.config.name))
 }
 
 fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
-    let workers = job.settings.workers.expect("resolved");
+    let workers = job.spec.workers;
     let quorum = match arguments.quorum.as_str() {
         "all" => workers,
         number => number.parse().ok().filter(|number| (1..=4096).contains(number)).with_context(|| {
@@ -257,12 +259,11 @@ pub fn token(path: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// A run's settings as they would be written today: an optimizer's word that there was not yet stands at its default.
-fn with_all_words(text: &str, job: &Job) -> anyhow::Result<String> {
+/// A run's settings as they would be written today: options of the optimizer that have come since take their defaults.
+fn with_every_option(text: &str, job: &Job) -> anyhow::Result<String> {
     let mut settings: Settings = toml::from_str(text)?;
-    let config = settings.config(job.task.get().tensors())?;
-    settings.keep(&config)?;
-    Ok(toml::to_string(&settings)?)
+    settings.optimizer = job.spec.completed(&settings)?;
+    settings.to_toml()
 }
 
 /// The first line that two settings do not share.

@@ -2,7 +2,7 @@
 //!
 //! A unit that could mean two things is read as its letters say: b is a bit, B a byte of eight.
 
-use crate::report::figures;
+use crate::numbers;
 
 /// More values than any model has, and more steps than any run.
 const MOST: f64 = 1e13;
@@ -87,7 +87,7 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
     match value * scale {
         rate if RATES.contains(&rate) => Ok(rate),
         rate if rate.is_finite() && rate > 0.0 => {
-            refused(&format!("{} is no rate of a link; ", figures::bandwidth(rate)))
+            refused(&format!("{} is no rate of a link; ", numbers::bandwidth(rate)))
         }
         _ => refused(""),
     }

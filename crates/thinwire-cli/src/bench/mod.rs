@@ -11,9 +11,9 @@ pub mod message;
 pub mod steps;
 
 use crate::failure::{Failure, Outcome};
+use crate::numbers::short;
 use crate::plan::{cost, methods};
-use crate::screen::{Answers, count, say};
-use crate::train;
+use crate::screen::{Answers, print, say};
 use crate::units::number;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -91,7 +91,7 @@ pub fn command(arguments: &Bench) -> Outcome {
         say!("warning: {warning}"); // also with --quiet: the figures are of no use
     }
     if arguments.json {
-        train::print(&benched)?;
+        print(&benched)?;
     }
     Ok(())
 }
@@ -171,7 +171,7 @@ fn show(benched: &Benched, answers: Answers) {
         vec![
             kernel.name.clone(),
             kernel.threads.to_string(),
-            count(kernel.values_per_s),
+            short(kernel.values_per_s),
             format!("{:.1}", kernel.gb_per_s),
             format!("{:.2}", kernel.ratio_to_copy),
         ]
@@ -191,7 +191,7 @@ fn show(benched: &Benched, answers: Answers) {
     let copies = benched.copy_gb_per_s.iter().map(|(threads, rate)| format!("{rate:.1} GB/s on {threads}"));
     answers.line(&format!(
         "{} values; copy: {}; {} cores; a message costs {:.1} µs whatever its length (TCP to this machine itself)",
-        count(benched.values as f64),
+        short(benched.values as f64),
         copies.collect::<Vec<_>>().join(", "),
         benched.cores,
         1e6 * benched.message_seconds,

@@ -7,13 +7,14 @@
 mod hugging_face;
 
 use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::inspect::stored;
 use crate::language::Language;
 use crate::names;
+use crate::numbers::bytes;
 use crate::saved::Saved;
-use crate::screen::{bytes, say};
+use crate::screen::say;
 use crate::settings::TaskName;
-use crate::train;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use safetensors::tensor::{Dtype, TensorView};
@@ -142,16 +143,10 @@ fn write(exported: &Exported, saved: &Saved, arguments: &Export, config: Option<
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     let views = exported.tensors.iter().map(|tensor| (&tensor.name, view(tensor)));
-    let draft = PathBuf::from(format!("{}.{}", out.display(), std::process::id()));
     let notes = notes(exported, saved);
-    let written = safetensors::serialize_to_file(views, Some(notes), &draft).map_err(anyhow::Error::from);
-    let written = written.and_then(|()| Ok(std::fs::rename(&draft, out)?));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&draft); // half a file is of no use to anyone
-    }
-    written.with_context(named)?;
+    files::replace(out, |draft| Ok(safetensors::serialize_to_file(views, Some(notes), draft)?))?;
     if let (Some(path), Some(config)) = (config, &exported.config) {
-        train::write(path, &(serde_json::to_string_pretty(config)? + "\n"))?;
+        files::write(path, &(serde_json::to_string_pretty(config)? + "\n"))?;
     }
     Ok(std::fs::metadata(out).with_context(named)?.len())
 }

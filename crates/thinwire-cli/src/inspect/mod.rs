@@ -11,8 +11,7 @@ pub mod stored;
 use crate::failure::{Failure, Outcome};
 use crate::names;
 use crate::saved::Saved;
-use crate::screen::Answers;
-use crate::train;
+use crate::screen::{Answers, print};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use figures::Figures;
@@ -79,7 +78,7 @@ pub struct WorkerFile {
 pub fn command(arguments: &Inspect) -> Outcome {
     let inspected = inspect(arguments).map_err(Failure::Usage)?;
     match arguments.json {
-        true => train::print(&inspected),
+        true => print(&inspected),
         false => {
             show::show(&inspected, Answers::beside(false));
             Ok(())
@@ -104,7 +103,7 @@ fn inspect(arguments: &Inspect) -> Result<Inspected> {
         parameters: manifest.parameters,
         workers: manifest.files.len(),
         optimizer: saved.optimizer(),
-        task: saved.settings.as_ref().map(train::task_name),
+        task: saved.settings.as_ref().map(|settings| settings.task.name()),
         digest,
         options: manifest.config.clone(),
         network,

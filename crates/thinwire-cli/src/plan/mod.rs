@@ -10,7 +10,7 @@
 //! | [`simulate`] | the same by events, where workers or links are not alike |
 //! | [`advice`] | the recommendation, and where each method stops paying |
 //! | [`show`], [`plot`] | the table, the drawing |
-//! | [`hindsight`] | at the end of a run: what was planned, what was measured |
+//! | [`planned_vs_measured`] | at the end of a run: what was planned, what was measured |
 //!
 //! docs/planning.md has the model, and how it compares with measurements.
 
@@ -19,10 +19,10 @@ pub mod arguments;
 pub mod cost;
 mod ddp;
 mod deepspeed;
-pub mod hindsight;
 pub mod measure;
 pub mod methods;
 pub mod network;
+pub mod planned_vs_measured;
 mod plot;
 mod presets;
 mod show;
@@ -33,14 +33,15 @@ mod tests;
 use crate::bench::{self, Benched};
 use crate::failure::{Failure, Outcome};
 use crate::length;
-use crate::report::figures;
-use crate::screen::{Answers, bytes, say};
-use crate::train;
+use crate::numbers::{self, bytes};
+use crate::screen::{Answers, print, say};
+use crate::tensors_file;
 use anyhow::{Context, Result, anyhow, ensure};
 use arguments::{MOST_WORKERS, Plan};
 use cost::{Estimate, Packing, Parts, Place};
 use methods::{Method, Run};
 use network::{FRAMING, LATENCY, Network};
+use safetensors::Dtype;
 use std::path::Path;
 use thinwire::options::Decay;
 use thinwire::{CodecName, Config, LearningRate, Name};
@@ -150,7 +151,7 @@ pub fn command(arguments: &Plan) -> Outcome {
         }
     }
     if arguments.json {
-        train::print(&show::json(&situation, &answer, &advice))?;
+        print(&show::json(&situation, &answer, &advice))?;
     }
     Ok(())
 }
@@ -176,7 +177,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     let job = if arguments.measure { Some(measure::job(arguments, workers)?) } else { None };
     let (params, compute) = match &job {
         Some(job) => {
-            let task = train::task_name(&job.settings);
+            let task = job.spec.task.name();
             told(arguments, &format!("measuring computing: a few steps of {task}"));
             let compute = measure::compute(job, sharing)?;
             notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
@@ -184,7 +185,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
         }
         None => (params(arguments)?, computing(arguments, &mut notes)?),
     };
-    let run = run(arguments, job.as_ref().and_then(|job| job.settings.clip))?;
+    let run = run(arguments, job.as_ref().and_then(|job| job.spec.clip))?;
     let network = links(arguments, measured, benched, host_count, crowding, &mut notes)?;
     let place = Place { hosts, crowding };
     if crowding > 1.0 && !arguments.without_packing {
@@ -201,7 +202,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     }
     let steps = situation.run.steps;
     if assumed {
-        situation.notes.insert(0, format!("{} steps, since --steps was not given", figures::count(steps)));
+        situation.notes.insert(0, format!("{} steps, since --steps was not given", numbers::count(steps)));
     }
     if steps < FEW_STEPS {
         situation.warnings.push(format!(
@@ -295,39 +296,29 @@ fn params(arguments: &Plan) -> Result<usize> {
     })
 }
 
-/// The values in a file of tensors; of the file only its head is read. Whole numbers, such as positions, are no parameters.
+/// The parameters in a safetensors file, of which only the head is read. Whole numbers, such as positions, are not parameters.
 fn count(path: &Path) -> Result<usize> {
-    use std::io::Read;
-    const MOST: u64 = 100 << 20; // the format's own limit
-    const EXAMPLE: &str = "accepted: a file of tensors, such as model.safetensors";
-    let shard = path.extension().is_some_and(|ending| ending == "json");
+    let index = path.extension().is_some_and(|ending| ending == "json");
     ensure!(
-        !shard,
-        "this is an index and has no tensors; {EXAMPLE}; of several, give the sum of their parameters by --params"
+        !index,
+        "expected a file with tensors (for example model.safetensors), found an index; give the sum of its files by --params"
     );
     let mut file = std::fs::File::open(path)?;
-    let whole = file.metadata()?.len();
-    let mut length = [0; 8];
-    file.read_exact(&mut length).with_context(|| format!("it is shorter than a safetensors file's head; {EXAMPLE}"))?;
-    let head = u64::from_le_bytes(length);
-    ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes; {EXAMPLE}");
-    let mut bytes = Vec::new();
-    file.take(head).read_to_end(&mut bytes)?;
-    let tensors: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}; {EXAMPLE}"))?;
-    let (mut values, mut end) = (0_usize, 0);
-    for (name, tensor) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
-        let shape = serde_json::from_value::<Vec<usize>>(tensor["shape"].clone());
-        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape; {EXAMPLE}"))?;
-        let size = shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
-        let learned = tensor["dtype"].as_str().is_none_or(|kind| kind.starts_with(['F', 'B']) && kind != "BOOL");
-        let size = if learned { size } else { Some(0) };
-        values = size.and_then(|size| values.checked_add(size)).context("more values than can be counted")?;
-        end = tensor["data_offsets"][1].as_u64().unwrap_or(0).max(end);
+    let length = file.metadata()?.len();
+    let head = tensors_file::head(&mut file, length)?;
+    let mut values = 0_usize;
+    for info in head.tensors().into_values().filter(|info| is_learned(info.dtype)) {
+        let size = info.shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
+        let sum = size.and_then(|size| values.checked_add(size));
+        values = sum.context("expected parameters that can be counted, found too many")?;
     }
-    ensure!(whole >= 8 + head + end, "it is cut off: {whole} bytes of {}", 8 + head + end);
-    ensure!(values > 0, "it has no parameters; {EXAMPLE}");
+    ensure!(values > 0, "expected tensors with parameters, found none");
     Ok(values)
+}
+
+fn is_learned(kind: Dtype) -> bool {
+    let name = format!("{kind:?}");
+    name.starts_with('F') || name.starts_with("BF")
 }
 
 fn computing(arguments: &Plan, notes: &mut Vec<String>) -> Result<f64> {
@@ -361,7 +352,7 @@ fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
         run.steps = steps as u64;
     }
     if let Some(decay) = &arguments.decay {
-        run.learning_rate.decay = crate::settings::word("decay", decay)?;
+        run.learning_rate.decay = crate::settings::named("decay", decay)?;
     }
     if given != (None, None, &None) || arguments.preset.is_none() {
         let steps = run.steps;

@@ -266,7 +266,7 @@ fn parameters_are_counted_in_a_file() {
     place.write("text.safetensors", "this is a text and no file of tensors");
     place
         .thinwire(&format!("plan --model text.safetensors {rest}"))
-        .refused(&["text.safetensors", "no safetensors file"]);
+        .refused(&["text.safetensors", "expected a safetensors file"]);
     place.thinwire(&format!("plan --model nowhere.safetensors {rest}")).refused(&["nowhere.safetensors"]);
 }
 

@@ -131,7 +131,7 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
     let unfinished = names.iter().map(|name| out.join(name)).find(|run| Content::of(run) != Content::Finished);
     match unfinished {
         Some(run) if begun && !overwrite => anyhow::bail!(
-            "{} holds a comparison whose {} is not finished; go on with it by `compare --resume`, take another folder by --out, or \
+            "{} holds a comparison whose {} is not finished; resume it by `compare --resume`, take another folder by --out, or \
              replace it by --overwrite",
             out.display(),
             run.display()
@@ -142,7 +142,7 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
 
 fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {
     let list = std::fs::read_to_string(out.join(LIST));
-    let list = list.with_context(|| format!("--resume {}: this is no folder of a comparison", out.display()))?;
+    let list = list.with_context(|| format!("--resume {}: expected the folder of a comparison", out.display()))?;
     serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
 }
 
@@ -168,7 +168,9 @@ fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
     match failure {
         Failure::Interrupted(_) => {
             let (launcher, out) = (team.launch(), out.display());
-            Failure::Interrupted(format!("interrupted\ngo on, bit for bit:  {launcher}thinwire compare --resume {out}"))
+            Failure::Interrupted(format!(
+                "interrupted\nto resume, bit for bit:  {launcher}thinwire compare --resume {out}"
+            ))
         }
         failure => failure,
     }
@@ -180,7 +182,7 @@ fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<
     let mut given = Settings::of(&arguments.common)?;
     anyhow::ensure!(
         !given.optimizer.contains_key("name"),
-        "the file of --config names an optimizer; compare takes them from --optimizers"
+        "invalid --config: expected a file without optimizer.name, because compare takes the names from --optimizers"
     );
     given.fit(team)?;
     check_names(&arguments.optimizers)?;
@@ -202,7 +204,10 @@ fn check_names(optimizers: &[String]) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()
         .context("--optimizers")?;
     for (index, name) in names.iter().enumerate() {
-        anyhow::ensure!(!names[..index].contains(name), "--optimizers: {name} is there twice");
+        anyhow::ensure!(
+            !names[..index].contains(name),
+            "invalid --optimizers: expected each name once, found {name} twice"
+        );
     }
     Ok(())
 }

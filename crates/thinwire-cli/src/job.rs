@@ -60,8 +60,12 @@ impl Job {
         let mut digest = Xxh3::new();
         let (task, context, files) = built_in(&spec, &mut digest)?;
         let found = Found { data: format!("{:016x}", digest.digest()), context };
-        let same = before.is_none_or(|before| before == found.data);
-        ensure!(same, "the data has changed since the run began, and it cannot go on as it was");
+        let before = before.unwrap_or_else(|| found.data.clone());
+        ensure!(
+            before == found.data,
+            "data: expected digest {before}, found {}: the data has changed since the run began, so it cannot be resumed",
+            found.data
+        );
         let config = spec.config(task.get().tensors())?;
         Ok(Job { spec, config, task, found, files })
     }

@@ -199,7 +199,7 @@ fn interrupted(served: Served<'_>, dir: &Path, arguments: &Join) -> Failure {
     served.member.leave();
     Failure::Interrupted(format!(
         "interrupted after {done} of {steps} steps; the others go on. This worker's checkpoint is in {}\n\
-         come back:  thinwire join {} --out {}{}",
+         to come back:  thinwire join {} --out {}{}",
         served.checkpoint.display(),
         arguments.server,
         quoted(&dir.display().to_string()),

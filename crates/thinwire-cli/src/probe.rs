@@ -105,7 +105,7 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
     Ok(())
 }
 
-/// A mean to take: exact if the codec is a cast, coarse with its residues if not.
+/// A mean to take: exact if the codec is a cast, coarse with its residuals if not.
 #[derive(Clone, Copy)]
 enum Kind {
     Exact(CodecName),
@@ -127,21 +127,24 @@ impl fmt::Display for Kind {
 fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<Kind>)> {
     let workers = team.size().or(arguments.workers).unwrap_or(4);
     let given = arguments.workers.unwrap_or(workers);
-    ensure!(given == workers, "--workers {given}: {workers} processes were started, and each is a worker");
-    ensure!((2..=1024).contains(&workers), "--workers {workers}: accepted: 2 to 1024");
-    // The vector, its sum or its residue, and as much again for messages of 32 bits.
+    ensure!(
+        given == workers,
+        "invalid --workers {given}: expected {workers}, because each of the {workers} processes is a worker"
+    );
+    ensure!((2..=1024).contains(&workers), "invalid --workers {workers}: expected 2 to 1024");
+    // The vector, its sum or its residual, and as much again for messages of 32 bits.
     let room = arguments.values.checked_mul(3).map(Floats::try_zeroed);
     ensure!(
         matches!(room, Some(Ok(_))),
-        "--values {}: this machine has no memory for vectors of {}; accepted: fewer",
+        "invalid --values {}: expected fewer, because this machine has no memory for vectors of {}",
         arguments.values,
         bytes(4.0 * arguments.values as f64)
     );
-    let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("--residues {name}"));
-    let precisions = arguments.residues.iter().map(precision).collect::<Result<Vec<_>>>()?;
+    let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("invalid --residuals {name}"));
+    let precisions = arguments.residuals.iter().map(precision).collect::<Result<Vec<_>>>()?;
     let mut kinds = Vec::new();
     for name in &arguments.codecs {
-        match name.parse::<CodecName>().with_context(|| format!("--codecs {name}"))? {
+        match name.parse::<CodecName>().with_context(|| format!("invalid --codecs {name}"))? {
             cast @ (CodecName::F32 | CodecName::Bf16 | CodecName::F16) => kinds.push(Kind::Exact(cast)),
             codec => kinds.extend(precisions.iter().map(|precision| Kind::Coarse(codec, *precision))),
         }

@@ -38,8 +38,8 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
     let given = Settings { given: None, ..Settings::of(&free)? };
     ensure!(
         given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, \
-         for `train`, --steps beside it",
+        "--resume {}: expected only --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, for `train`, --steps beside \
+         it, because the run keeps its other settings",
         dir.display()
     );
     Ok(())
@@ -48,21 +48,25 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
 /// The run in `dir`, which has a checkpoint.
 pub fn resume(flags: &Common, dir: &Path, team: &Team) -> Result<Resumed> {
     let named = || format!("--resume {}", dir.display());
-    let mut settings =
-        Settings::read(&dir.join("config.toml")).with_context(|| format!("{}: this is no folder of a run", named()))?;
-    let checkpoint = Checkpoint::open(dir.join("checkpoint"))
-        .with_context(|| format!("{}: the run has no checkpoint to go on from", named()))?;
+    let mut settings = Settings::read(&dir.join("config.toml"))
+        .with_context(|| format!("{}: expected the folder of a run", named()))?;
+    let checkpoint = Checkpoint::open(dir.join("checkpoint")).with_context(|| {
+        format!(
+            "{}: expected a checkpoint, found none; to start the run again, give the same command without --resume",
+            named()
+        )
+    })?;
     let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
     Journal::check(dir, done)?;
     let finished = done >= steps && dir.join("summary.json").exists();
     let instead_of = flags.steps.filter(|wanted| *wanted != steps).map(|_| steps);
     ensure!(
         !finished || instead_of.is_some(),
-        "{}: the run is done, all {steps} steps of it; to make it longer, give --steps with more than {steps}",
+        "{}: the run has taken all {steps} steps; to make it longer, give --steps with more than {steps}",
         named()
     );
     if let (Some(wanted), Some(_)) = (flags.steps, instead_of) {
-        ensure!(wanted > done, "--steps {wanted}: expected more than the {done} steps that the run has taken");
+        ensure!(wanted > done, "invalid --steps {wanted}: expected more than the {done} steps that the run has taken");
         settings.lengthen(wanted);
     }
     placed(&mut settings, flags, team);
@@ -94,7 +98,7 @@ fn check(job: &Job, dir: &Path, other_steps: bool) -> Result<()> {
     };
     ensure!(
         differences.is_empty(),
-        "the checkpoint is of another run, or config.toml was edited: {}. Put back what belongs together, or begin another run by \
+        "the checkpoint is of another run, or config.toml was edited: {}. Restore what was changed, or begin another run by \
          --config {} and --out.{longer}",
         differences.join("; "),
         dir.join("config.toml").display()

@@ -42,7 +42,7 @@ pub fn command(arguments: &Serve) -> Outcome {
     let (server, dir) = start(arguments, &bar).map_err(Failure::Usage)?;
     let finished = server.status().digest.is_some() && !arguments.exit_when_done;
     if finished {
-        tracing::info!("the run is at its end; whoever comes can have it, until Ctrl-C");
+        tracing::info!("the run has ended; workers that come now receive its result, until Ctrl-C");
     }
     let mut ended = None;
     while !server.has_failed() && !STOP.load(Ordering::Relaxed) {
@@ -57,10 +57,12 @@ pub fn command(arguments: &Serve) -> Outcome {
     let (rounds, shown) = (status.rounds, dir.display());
     match &status.digest {
         // Who stops a server wants it stopped: that is no failure.
-        None if json => tracing::info!(rounds, folder = %shown, "stopped; the same command again goes on"),
+        None if json => tracing::info!(rounds, folder = %shown, "stopped; the same command resumes it"),
         None if quiet => {}
         None => {
-            say!("stopped after {rounds} rounds; a snapshot and the log are in {shown}\ngo on: the same command again")
+            say!(
+                "stopped after {rounds} rounds; a snapshot and the log are in {shown}\nto resume: the same command again"
+            )
         }
         Some(digest) if json => tracing::info!(rounds, digest, folder = %shown, "done"),
         Some(_) if quiet => {}
@@ -93,14 +95,14 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let again = Run::exists(&dir);
     if !again {
         Run::check_folder(&dir)?;
-        ensure!(arguments.back_to.is_none(), "--back-to: there is no run in {}", dir.display());
+        ensure!(arguments.back_to.is_none(), "--back-to: expected a run in {}, found none", dir.display());
     }
     if again {
         // Before anything is cut.
         let before = with_every_option(&read_spec(&dir)?.job, &job)?;
         ensure!(
             before == told,
-            "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
+            "{}: expected a run with these settings, found another ({}); take another folder by --out, or start over by --overwrite",
             dir.display(),
             difference(&before, &told)
         );
@@ -178,23 +180,23 @@ fn files<'a>(arguments: &'a Serve, spec: &'a RunSpec) -> [(Option<&'a Path>, &'s
 fn elsewhere(arguments: &Serve, spec: &RunSpec) -> Option<String> {
     let there =
         files(arguments, spec).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
-    let mut words = Vec::new();
+    let mut hints = Vec::new();
     if !there.is_empty() {
-        words.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
+        hints.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
     }
     if arguments.tls_cert.is_some() {
-        words.push("CA.pem is the certificate that has signed --tls-cert".to_owned());
+        hints.push("CA.pem is the certificate that has signed --tls-cert".to_owned());
     }
-    (!words.is_empty()).then(|| format!("({})", words.join("; ")))
+    (!hints.is_empty()).then(|| format!("({})", hints.join("; ")))
 }
 
 /// As a shell reads it.
-pub fn quoted(word: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=+,@%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
     } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 
@@ -206,7 +208,7 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
         (flags.tensorboard.is_some(), "--tensorboard"),
         (flags.hierarchy.is_some(), "--hierarchy"),
     ] {
-        ensure!(!given, "{flag}: workers of a server come to it one by one; leave it out");
+        ensure!(!given, "invalid {flag}: expected none, because workers of a server join it one by one");
     }
     let mut settings = Settings::of(flags)?;
     let name = match (&arguments.optimizer, settings.optimizer.contains_key("name")) {
@@ -231,13 +233,21 @@ fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
     let quorum = match arguments.quorum.as_str() {
         "all" => workers,
         number => number.parse().ok().filter(|number| (1..=4096).contains(number)).with_context(|| {
-            format!("--quorum {number}: accepted: a number of workers of at least 1, or all, which is --workers")
+            format!(
+                "invalid --quorum {number}: expected a number of workers from 1 to 4096, or all, which is --workers"
+            )
         })?,
     };
     let deadline = Duration::from_secs(arguments.common.deadline.unwrap_or(DEADLINE));
     let max_members = arguments.max_members.map_or(workers.max(64), |most| most as usize);
-    ensure!(max_members >= workers, "--max-members {max_members}: accepted: at least --workers, which is {workers}");
-    ensure!(quorum <= max_members, "--quorum {quorum}: accepted: at most --max-members, which is {max_members}");
+    ensure!(
+        max_members >= workers,
+        "invalid --max-members {max_members}: expected at least {workers}, the number of --workers"
+    );
+    ensure!(
+        quorum <= max_members,
+        "invalid --quorum {quorum}: expected at most {max_members}, the number of --max-members"
+    );
     let per_identity = arguments.max_per_address.map_or(max_members.div_ceil(2).max(workers), |most| most as usize);
     Ok(Rules { quorum, workers, deadline, max_members, per_identity })
 }
@@ -293,7 +303,7 @@ fn show(bar: &ProgressBar, status: &Status) {
     let loss = status.losses.last().map_or(String::new(), |(_, loss)| format!(" · loss {loss:.3}"));
     let trouble = status.trouble.as_ref().map_or(String::new(), |trouble| format!(" · NO ROUNDS: {trouble}"));
     bar.set_message(format!(
-        "round {} · {here} of {} workers here{loss} · {} in, {} out · {} left out{trouble}",
+        "round {} · {here} of {} workers here{loss} · {} in, {} out · {} missed{trouble}",
         status.rounds,
         status.workers,
         bytes(status.bytes_received as f64),
@@ -306,7 +316,7 @@ fn show(bar: &ProgressBar, status: &Status) {
 fn conclude(status: &Status, dir: &Path) {
     let began = Duration::from_secs_f64(status.seconds_up);
     say!(
-        "done      {} rounds, {} in, {} out; {} workers, left out {} times; {:.1} s since the server started",
+        "done      {} rounds, {} in, {} out; {} workers, who missed {} rounds; {:.1} s since the server started",
         status.rounds,
         bytes(status.bytes_received as f64),
         bytes(status.bytes_sent as f64),

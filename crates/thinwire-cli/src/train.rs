@@ -150,7 +150,7 @@ pub fn run(
             false => format!("interrupted after {} of {steps} steps", end.steps),
         };
         return Err(Failure::Interrupted(format!(
-            "{when}; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
+            "{when}; the checkpoint is in {}\nto resume, bit for bit:  {}thinwire train --resume {}",
             dir.join("checkpoint").display(),
             team.launch(),
             dir.display(),
@@ -188,7 +188,7 @@ fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
 fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     let RunSpec { task, workers, steps, lr, recommended, .. } = job.spec;
     let from = if recommended { "recommended for this task" } else { "as given" };
-    let again = if resume { "going on: " } else { "" };
+    let again = if resume { "resuming: " } else { "" };
     say!(
         "{again}{} of {} parameters, {} workers on {}, {} steps, {} at learning rate {} ({}) → {}",
         task.name(),
@@ -281,7 +281,7 @@ fn planned(job: &Job, summary: &Summary, flags: &Common, team: &Team) -> Option<
 
 fn tell_unplanned(flags: &Common, error: &anyhow::Error) {
     if !flags.quiet {
-        say!("planned   nothing: {error:#}");
+        say!("planned   not available: {error:#}");
     }
 }
 

@@ -103,7 +103,7 @@ pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64
             });
         }
     }
-    ensure!(!copies.is_empty(), "--codecs: accepted: at least one, such as sign");
+    ensure!(!copies.is_empty(), "invalid --codecs: expected at least one (for example sign), found none");
     Ok((median(&copies), kernels))
 }
 

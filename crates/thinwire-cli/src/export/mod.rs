@@ -26,16 +26,16 @@ pub struct Export {
     /// The folder of a run, or its checkpoint
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The file to write. A gpt that is called model.safetensors gets a config.json beside it, and transformers loads the folder
+    /// The file to write. If a gpt is written to model.safetensors, a config.json is written beside it, and transformers loads the folder
     #[arg(long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
-    /// Whose names the tensors have [default: hugging-face for gpt, else thinwire]
+    /// Names of the tensors [default: hugging-face for gpt, otherwise thinwire]
     #[arg(long, value_enum)]
     pub names: Option<Names>,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
-    /// Say nothing: only errors
+    /// Print errors only
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -90,7 +90,7 @@ fn prepare(arguments: &Export) -> Result<(Saved, Exported, Option<PathBuf>)> {
     let config = for_transformers.then(|| out.with_file_name(CONFIG));
     for path in [Some(out), config.as_ref()].into_iter().flatten() {
         let free = arguments.overwrite || !path.exists();
-        ensure!(free, "--out: {} is there already; give --overwrite to replace it", path.display());
+        ensure!(free, "invalid --out: expected a new file, found {}; give --overwrite to replace it", path.display());
     }
     if !arguments.quiet {
         note_if_between_syncs(&saved)?;

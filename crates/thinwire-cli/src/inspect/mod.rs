@@ -25,7 +25,7 @@ pub struct Inspect {
     /// The folder of a run, or a checkpoint
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -47,7 +47,7 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: An
     tell(&format!("\n{}", advice.reason));
 }
 
-/// The words of the table that need one.
+/// Explains the columns that need it.
 fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     let held_to = &answer.estimates[answer.base].method.shown;
     let mut legend = [
@@ -69,10 +69,10 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     let network = &situation.network;
     let base = &answer.estimates[answer.base];
     if answer.estimates.iter().any(|estimate| pays(estimate, base, network) == Pays::Always) {
-        legend.push("always: also where bytes take no time, for it packs and waits for latency no longer".to_owned());
+        legend.push("always: even if bytes took no time, because its packing and latency take no longer".to_owned());
     }
     if !left_out.is_empty() {
-        legend.push(format!("left out, for the terminal is narrow: {} (--json has all)", left_out.join("; ")));
+        legend.push(format!("not shown, because the terminal is narrow: {} (--json has all)", left_out.join("; ")));
     }
     legend.join("; ")
 }

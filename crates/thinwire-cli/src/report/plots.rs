@@ -1,7 +1,7 @@
 //! The plots of a report: which there are, and what each shows.
 
 use super::bars::{self, Row};
-use super::baseline::{Baseline, adam_would_send};
+use super::baseline::{Baseline, adam_would_send, is_baseline};
 use super::chart::{self, Axis, Chart, Lines};
 use super::cumulative::{Spending, Spent};
 use super::load::Run;
@@ -237,7 +237,7 @@ fn bytes_sent(runs: &[Run], looks: &[Look]) -> Picture {
     if rows.iter().all(|row| row.parts[0].0 <= 0.0) {
         return Picture::without_data(id, title, "nothing was sent");
     }
-    let no_adam = runs.iter().all(|run| run.optimizer != "adam");
+    let no_adam = runs.iter().all(|run| !is_baseline(&run.optimizer));
     let mut computed = "";
     if let Some(bytes) = runs.iter().find_map(adam_would_send).filter(|bytes| no_adam && *bytes > 0.0) {
         let (name, figure) = ("Adam, computed".to_string(), numbers::bytes(bytes));

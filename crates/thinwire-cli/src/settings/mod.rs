@@ -177,7 +177,7 @@ impl Settings {
             && before.steps != settings.steps
         {
             say!(
-                "note: {} does not tell what was derived from its steps: its warm-up, its evaluations and its optimizer settings are kept",
+                "note: {} does not say which settings were derived from its steps: warm-up, evaluations and optimizer settings are kept",
                 path.display()
             );
         }

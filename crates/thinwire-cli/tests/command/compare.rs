@@ -74,7 +74,7 @@ fn an_interrupted_comparison_goes_on_as_a_whole() {
     assert!(ran.stderr.contains("thinwire compare --resume parts"), "{}", ran.stderr);
     assert!(!place.path("parts/zero-one-adam/summary.json").exists());
 
-    place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "settings of the run"]);
+    place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "keeps its other settings"]);
     place.thinwire("compare --resume whole/adam").refused(&["no folder of a comparison"]);
     let resumed = place.thinwire("compare --resume parts --json").json();
     let digests = |all: &Value| {

@@ -109,7 +109,7 @@ pub struct Probe {
     /// Times that each mean is taken; the median is shown
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Bytes of a bucket [default: 4M]
+    /// Bytes of a bucket [default: 4194304]
     #[arg(long, value_name = "N", value_parser = number)]
     pub bucket: Option<usize>,
     /// Seconds that a worker waits for another before it gives up

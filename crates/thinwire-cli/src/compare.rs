@@ -180,10 +180,11 @@ fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
 /// of them runs for hours.
 fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<f32>)> {
     let mut given = Settings::of(&arguments.common)?;
-    anyhow::ensure!(
-        !given.optimizer.contains_key("name"),
-        "invalid --config: expected a file without optimizer.name, because compare takes the names from --optimizers"
-    );
+    if let Some(name) = given.optimizer.get("name") {
+        anyhow::bail!(
+            "invalid optimizer.name = {name}: expected none, because compare takes the names from --optimizers"
+        );
+    }
     given.fit(team)?;
     check_names(&arguments.optimizers)?;
     given.check_only(&arguments.optimizers)?;

@@ -95,8 +95,8 @@ fn sent(job: &Job, summary: &Summary) -> Result<()> {
 
 fn time(seconds: &Phases) -> String {
     let Phases { total, compute, pack, wire, wait } = seconds;
-    let total = numbers::seconds(*total);
-    format!("time      {total}: compute {compute:.1} s, pack {pack:.1} s, wire {wire:.1} s, wait {wait:.1} s")
+    let [total, compute, pack, wire, wait] = [total, compute, pack, wire, wait].map(|phase| numbers::seconds(*phase));
+    format!("time      {total}: compute {compute}, pack {pack}, wire {wire}, wait {wait}")
 }
 
 fn end(summary: &Summary, dir: &Path, page: &Path) {

@@ -71,7 +71,7 @@ pub fn command(arguments: &Join) -> Outcome {
         let again = if back.is_some() { "back again: " } else { "" };
         let here = member.steps();
         say!(
-            "{again}{} of {} parameters, seat {slot} of a run for {workers}, from step {here} of {}, {} at learning rate {} → {}",
+            "{again}{} of {} parameters, worker {slot} of {workers}, from step {here} of {}, {} at learning rate {} → {}",
             job.spec.task.name(),
             short(params.len() as f64),
             member.group().steps(),

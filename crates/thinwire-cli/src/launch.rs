@@ -258,7 +258,9 @@ fn watched<T>(start: impl FnOnce() -> T) -> T {
     std::thread::spawn(move || {
         if starts.recv_timeout(SETTING_UP) == Err(RecvTimeoutError::Timeout) {
             let (worker, seconds) = (rank_by_environment().unwrap_or(0), SETTING_UP.as_secs());
-            say!("worker {worker}: error: MPI did not start within {seconds} s: a process is missing, or stands still");
+            say!(
+                "worker {worker}: error: MPI did not start within {seconds} s: a process is missing or does not respond"
+            );
             std::process::exit(1);
         }
     });

@@ -3,19 +3,24 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
-//! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
+//! | [`settings`] | what was asked for: a TOML file, then flags |
+//! | [`run_spec`] | the run that follows: every default filled in, every value checked |
+//! | [`defaults`] | which optimizer runs, and which the others are compared with |
+//! | [`job`] | from a decided run to a task: the data is read, the network is made |
 //! | [`data`] | what was read, and what of it is cut, for people |
-//! | [`session`] | the loop that trains, of one worker of a group |
+//! | [`training`] | the loop that trains, for workers of a group and for workers of a server |
 //! | [`folder`] | the folder of a run: its lock, and what is in it already |
 //! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
-//! | [`launch`] | where the workers are: threads, or processes of MPI |
+//! | [`launch`] | where the workers are: threads, or processes that mpirun or srun started |
 //! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`saved`], [`names`] | a trained network on disk, and the names of its tensors |
 //! | [`language`] | a trained gpt, with its tokenizer and without its data |
 //! | [`tensorboard`] | event files |
+//! | [`conclusion`] | the lines at the end of a run |
+//! | [`files`], [`tensors_file`] | files that are there whole or not at all; the head of a safetensors file |
+//! | [`numbers`], [`sample`] | numbers as people read them; vectors to measure with |
 //! | [`units`] | numbers with units, as people write them |
 //! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`], [`inspect`], [`generate`], [`export`], [`pages`] | the commands |
 //!

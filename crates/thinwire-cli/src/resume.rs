@@ -163,7 +163,7 @@ impl Resumed {
         old.steps = before;
         let last = self.done.saturating_sub(1);
         say!(
-            "{steps} steps instead of {before}: the learning rate goes on at {:.3e} (the last step's was {:.3e}); warm-up and optimizer \
+            "{steps} steps instead of {before}: the learning rate continues at {:.3e} (the last step's was {:.3e}); warm-up and optimizer \
              settings stay as they were",
             schedule.at(self.done),
             old.at(last)

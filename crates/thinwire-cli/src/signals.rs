@@ -54,7 +54,7 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
             // A launcher tells so too when a worker was lost, and then nothing is saved: the session knows, and says so.
             if launch::rank_by_environment().is_none() {
                 say!(
-                    "\nstopping: what is under way is ended, and saved (again, {} s from now or later: stop at once, without that)",
+                    "\nstopping: the step under way is finished, then saved (a signal {} s from now or later stops at once, without saving)",
                     SAME.as_secs()
                 );
             }

@@ -169,7 +169,7 @@ pub fn run(
 /// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
 pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
     names::write(job.task.get().tensors(), dir)?;
-    files::write(&dir.join("config.toml"), &job.written()?.to_keep().to_toml()?)
+    files::write(&dir.join("config.toml"), &job.written()?.kept().to_toml()?)
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.

@@ -46,7 +46,7 @@ pub struct Inspected {
     /// Of worker 0's parameters, as the summary of a run has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The configuration of the optimizer, resolved.
+    /// Every option of the optimizer.
     pub options: serde_json::Value,
     /// The tensors of the network; empty if nobody wrote their names down.
     pub network: Vec<Layer>,

@@ -63,7 +63,7 @@ impl Settings {
     }
 
     /// As a run leaves them. Without `out`: who gives them to --config wants another run, not this one replaced.
-    pub fn to_keep(mut self) -> Settings {
+    pub fn kept(mut self) -> Settings {
         self.out = None;
         if let Some(given) = &mut self.given {
             given.out = None;
@@ -83,4 +83,24 @@ pub(super) fn options(config: &Config) -> Result<toml::Table> {
         options.remove(derived);
     }
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TaskName;
+
+    #[test]
+    fn what_is_written_decides_the_same_run_again() {
+        for task in [TaskName::Gpt, TaskName::Bert, TaskName::Images] {
+            let context = (task != TaskName::Images).then_some(64);
+            let found = Found { data: "0123456789abcdef".to_owned(), context };
+            let asked = Settings { task, steps: Some(77), ..Settings::default() };
+            let once = RunSpec::decide(asked.clone()).unwrap().written(&found).unwrap();
+            assert_ne!(once, asked, "defaults are filled in");
+            assert!(once.lr.is_some() && once.layers.is_some() && once.optimizer.contains_key("betas"), "{once:?}");
+            let again = RunSpec::decide(once.clone()).unwrap().written(&found).unwrap();
+            assert_eq!(again, once);
+        }
+    }
 }

@@ -210,9 +210,9 @@ fn a_probe_feeds_a_plan() {
         ("3e-6", "-1", "seconds_per_message"),
         ("1e-4, \"sec", "1e9, \"sec", "latency_seconds"),
         ("8e8", "1e300", "bits_per_second_all_at_once"),
-        ("[0, 0, 1, 1]", "[]", "0 workers"),
+        ("[0, 0, 1, 1]", "[]", "found 0"),
         ("[0, 0, 1, 1]", "[3, 3, 3, 3]", "one host"),
-        ("[0, 0, 1, 1]", "[3, 3, 3, 7]", "no pair of workers on two hosts"),
+        ("[0, 0, 1, 1]", "[3, 3, 3, 7]", "expected a pair of workers on two hosts"),
     ] {
         let (probed, empty) = (probed.replace(word, instead), instead == "[]");
         let probed = if empty {
@@ -359,7 +359,7 @@ fn a_deepspeed_configuration_is_answered_for() {
     of(r#"{"optimizer": {"type": "Lamb"}}"#).refused(&["Lamb", "OneBitAdam"]);
     of(r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": -3}}}"#).refused(&["freeze_step = -3"]);
     of("{}").refused(&["optimizer.type: expected"]);
-    of("nonsense").refused(&["other.json", "such as {"]);
+    of("nonsense").refused(&["other.json", "for example {"]);
 }
 
 #[test]
@@ -367,19 +367,19 @@ fn what_makes_no_sense_is_refused_with_an_example() {
     let place = Place::new();
     let whole = "plan --params 1M --workers 4 --bandwidth 1Gb/s --compute 10ms --without-packing";
     for (instead, words) in [
-        ("--bandwidth 1", &["a number alone", "1Gb/s"][..]),
+        ("--bandwidth 1", &["the unit is missing", "1Gb/s"][..]),
         ("--bandwidth -1Gb/s", &["1Gb/s"]),
         ("--bandwidth 5furlong", &["furlong", "1Gb/s"]),
-        ("--bandwidth 1b/s", &["no rate of a link"]),
+        ("--bandwidth 1b/s", &["slower or faster than any link"]),
         ("--latency 5", &["50us"]),
-        ("--compute 0s", &["above 0", "300ms"]),
+        ("--compute 0s", &["at least 1us", "300ms"]),
         ("--compute -1s", &["300ms"]),
         ("--params 0", &["25M"]),
         ("--params -5", &["25M"]),
         ("--workers 0", &["1 to 4096"]),
         ("--workers 5000", &["1 to 4096"]),
         ("--hosts 3", &["divides the 4 workers"]),
-        ("--hosts 5", &["1 to the 4 workers"]),
+        ("--hosts 5", &["1 to 4"]),
         ("--warmup 10000", &["fewer than the 10000 steps"]),
         ("--decay never", &["cosine"]),
         ("--codecs morse", &["morse", "sign"]),
@@ -389,10 +389,10 @@ fn what_makes_no_sense_is_refused_with_an_example() {
         ("--latency 1h", &["0 to 10s"]),
         ("--params 1.5", &["1 to 10T"]),
         ("--params 1e15", &["1 to 10T"]),
-        ("--workers -1", &["1 to 4096, such as 16"]),
-        ("--workers 2.5", &["1 to 4096, such as 16"]),
+        ("--workers -1", &["1 to 4096 (for example 16)"]),
+        ("--workers 2.5", &["1 to 4096 (for example 16)"]),
         ("--steps 1e12", &["1 to 100M"]),
-        ("--warmup -1", &["such as 1000"]),
+        ("--warmup -1", &["for example 1000"]),
         ("--bandwidth 25GbE", &["is 25Gb/s meant?"]),
     ] {
         let (flag, value) = instead.split_once(' ').expect("a flag and its value");
@@ -424,6 +424,6 @@ fn a_run_ends_with_what_was_planned() {
         assert!(number(&planned["step_seconds"]) > 0.0);
     }
     let auto = place.thinwire(&format!("train {NETWORK} --steps 5 --optimizer one-bit-adam --set warmup=auto --json"));
-    assert!(auto.stderr.contains("planned   nothing") && auto.stderr.contains("warmup"), "{}", auto.stderr);
+    assert!(auto.stderr.contains("planned   not available") && auto.stderr.contains("warmup"), "{}", auto.stderr);
     place.thinwire(&format!("train {NETWORK} --steps 5 --network nowhere.json")).refused(&["nowhere.json"]);
 }

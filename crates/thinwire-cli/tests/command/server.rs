@@ -352,7 +352,7 @@ fn bad_flags_are_refused() {
     place.write("token", "short");
     refused("serve --token-file token", &["too short", "16"]);
     refused("serve --listen :7070", &[":7070", "expected", "127.0.0.1:7070"]);
-    refused("serve --workers 3 --max-members 2", &["--max-members 2", "--workers, which is 3"]);
+    refused("serve --workers 3 --max-members 2", &["--max-members 2", "at least 3, the number of --workers"]);
     refused("serve --keep 0", &["--keep", "0"]);
     std::fs::create_dir(place.path("taken")).unwrap();
     place.write("taken/notes.txt", "mine");

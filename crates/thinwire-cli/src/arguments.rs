@@ -21,18 +21,18 @@ pub struct Arguments {
 pub enum Command {
     /// Train a network; without flags, a small GPT on Shakespeare, four workers, 0/1 Adam
     Train(Train),
-    /// Run the same job under several optimizers, and set them side by side
+    /// Train the same network with several optimizers, and compare them
     Compare(Compare),
-    /// Whether it will help on your network, before anything runs: rounds, bytes and time of every method, and advice
+    /// Predict whether compression pays on your network: rounds, bytes and time of every method, and advice
     Plan(Box<Plan>),
-    /// Measure the network between the workers, and the means that training takes over it
+    /// Measure the network between the workers, and how long means take over it
     Probe(Probe),
     /// Measure what packing and the optimizers' passes cost on this machine
     Bench(Bench),
-    /// Keep a run for workers that come and go: a parameter server. The flags of `train` say what runs
+    /// Run a parameter server, for workers that come and go. It takes the flags of `train`
     #[cfg(feature = "server")]
     Serve(Box<Serve>),
-    /// Work for a parameter server, which says what runs
+    /// Train as a worker of a parameter server
     #[cfg(feature = "server")]
     Join(Join),
     /// serve and join, where they were not built
@@ -62,8 +62,8 @@ pub struct Train {
     /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: zero-one-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Go on with the run in DIR, bit for bit; its own settings count. With --steps N it becomes a run of N steps, also if it
-    /// was done
+    /// Resume the run in DIR with its own settings, bit for bit. With --steps N it becomes a run of N steps, also if it had
+    /// ended
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub struct Train {
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Compare {
-    /// Go on with the comparison in DIR: what is done stays, what was interrupted goes on, bit for bit
+    /// Resume the comparison in DIR: finished runs stay, the others are resumed, bit for bit
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
     /// The optimizers, in the order of the table
@@ -94,31 +94,31 @@ pub struct Probe {
     /// Workers [default: 4, or as many processes as were started]
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
-    /// threads, mpi, or auto: mpi when started by mpirun or srun, threads else [default: auto]
+    /// threads, mpi, or auto: mpi if started by mpirun or srun, otherwise threads [default: auto]
     #[arg(long)]
     pub transport: Option<String>,
-    /// Values of the vector that is averaged, such as 800k or 25M
+    /// Length of the averaged vector (for example 800k or 25M)
     #[arg(long, value_name = "N", default_value = "25M", value_parser = number)]
     pub values: usize,
-    /// Codecs of the means, such as f32, bf16, sign, uniform4; f32 and bf16 average exactly, the others coarsely
+    /// Codecs (for example f32, bf16, sign, uniform4); f32, bf16 and f16 average exactly, the others coarsely
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = "f32,bf16,sign")]
     pub codecs: Vec<String>,
-    /// How coarse means keep what was not said yet: f32, bf16, or both in turn
-    #[arg(long, value_name = "A,B", value_delimiter = ',', default_value = "f32")]
-    pub residues: Vec<String>,
-    /// How often each mean is taken; the median counts
+    /// Precision of the residuals of coarse means: f32, bf16, or both in turn
+    #[arg(long, alias = "residues", value_name = "A,B", value_delimiter = ',', default_value = "f32")]
+    pub residuals: Vec<String>,
+    /// Times that each mean is taken; the median is shown
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Bytes of a bucket [default: the engine's]
+    /// Bytes of a bucket [default: 4194304]
     #[arg(long, value_name = "N", value_parser = number)]
     pub bucket: Option<usize>,
     /// Seconds that a worker waits for another before it gives up
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline: u64,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// No progress, no table: only errors
+    /// Print errors only
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -127,15 +127,15 @@ pub struct Probe {
 #[derive(Args)]
 #[command(
     allow_negative_numbers = true,
-    // What of `train`'s flags means something else here, or nothing.
+    // Flags of `train` that mean something else here, or nothing.
     mut_arg("transport", |arg| arg.hide(true)),
     mut_arg("hosts", |arg| arg.hide(true)),
     mut_arg("hierarchy", |arg| arg.hide(true)),
     mut_arg("tensorboard", |arg| arg.hide(true)),
-    mut_arg("workers", |arg| arg.help("Workers that the run is made for; fewer or more may come [default: 4]")),
-    mut_arg("deadline", |arg| arg.help("Seconds that a round waits for others after its first message [default: 30]")),
+    mut_arg("workers", |arg| arg.help("Workers that the data is divided among; fewer or more may join [default: 4]")),
+    mut_arg("deadline", |arg| arg.help("Seconds that a round waits for workers after its first message [default: 30]")),
     mut_arg("out", |arg| {
-        arg.help("Where the run is kept; if one is there, it goes on [default: runs/server-TASK-OPTIMIZER]")
+        arg.help("The run's folder; a run that is there is resumed [default: runs/server-TASK-OPTIMIZER]")
     }),
     mut_arg("checkpoint_every", |arg| arg.help("Steps between checkpoints of the workers; 0: only at the end [default: 0]")),
 )]
@@ -143,28 +143,28 @@ pub struct Serve {
     /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: efficient-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Where to listen. Anything but this machine's own address needs TLS, and a token or certificates of the workers
+    /// Address to listen on. Any address but the loopback needs TLS, and a token or certificates of the workers
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070", value_parser = address, help_heading = "Server")]
     pub listen: std::net::SocketAddr,
-    /// The fewest workers that make a round, or `all` of --workers
+    /// Smallest number of workers in a round; `all` means --workers
     #[arg(long, value_name = "N|all", default_value = "1", help_heading = "Server")]
     pub quorum: String,
-    /// Rounds in the log: who missed no more of them can follow from where it was
+    /// Rounds in the log: a worker that missed no more of them continues without a snapshot
     #[arg(long, value_name = "ROUNDS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
     pub keep: u64,
     /// Rounds between snapshots
     #[arg(long, value_name = "ROUNDS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Server")]
     pub snapshot_every: u64,
-    /// Snapshots, with the log since the oldest of them: if one is damaged, the one before it counts
+    /// Snapshots to keep, with the log since the oldest: if one is damaged, the one before it is used
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..), help_heading = "Server")]
     pub keep_snapshots: u16,
-    /// Go on from where the run was after so many rounds; what came after them is dropped
+    /// Return to the state after this round; later rounds are dropped
     #[arg(long, value_name = "ROUND", conflicts_with = "overwrite", help_heading = "Server")]
     pub back_to: Option<u64>,
-    /// The most workers that may have a seat [default: 64, or --workers if that is more]
+    /// Largest number of workers [default: 64, or --workers if that is more]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
     pub max_members: Option<u32>,
-    /// The most seats for workers of one address [default: half of --max-members, or --workers if that is more]
+    /// Largest number of workers from one address [default: half of --max-members, or --workers if that is more]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Server")]
     pub max_per_address: Option<u32>,
     /// The server's certificate (PEM)
@@ -173,16 +173,16 @@ pub struct Serve {
     /// The key of --tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server")]
     pub tls_key: Option<PathBuf>,
-    /// Workers need a certificate that this one has signed (PEM)
+    /// Accept only workers whose certificate this one has signed (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server")]
     pub client_ca: Option<PathBuf>,
-    /// Workers must know what is in this file: at least 16 characters
+    /// Accept only workers that present the token in this file, at least 16 characters
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub token_file: Option<PathBuf>,
-    /// End when the run has ended, also if it had ended before: its workers have the deadline to fetch the end
+    /// Exit when the run has ended, also if it had ended before; workers have a minute to fetch its result
     #[arg(long, help_heading = "Server")]
     pub exit_when_done: bool,
-    /// How the log on standard error looks: text or json
+    /// Format of the log on standard error: text or json
     #[arg(long, value_name = "FORM", default_value = "text", value_parser = ["text", "json"], help_heading = "Server")]
     pub log: String,
     /// Log every round too
@@ -197,7 +197,7 @@ pub struct Serve {
 fn address(text: &str) -> Result<std::net::SocketAddr, String> {
     let found = std::net::ToSocketAddrs::to_socket_addrs(text).ok().and_then(|mut found| found.next());
     found.filter(|_| !text.starts_with(':')).ok_or_else(|| {
-        "accepted: ADDRESS:PORT, such as 127.0.0.1:7070, [::1]:7070, or 0.0.0.0:7070 for all of this machine's"
+        "expected ADDRESS:PORT (for example 127.0.0.1:7070, [::1]:7070, or 0.0.0.0:7070 for all of this machine's addresses)"
             .to_owned()
     })
 }
@@ -208,22 +208,22 @@ pub struct Join {
     /// The server's HOST:PORT
     #[arg(value_name = "HOST:PORT")]
     pub server: String,
-    /// A name by which the server knows this worker again [default: this host's and a number]
+    /// This worker's name, by which the server recognizes it [default: the host's name and a number]
     #[arg(long)]
     pub name: Option<String>,
-    /// The data, if the server was given some: the same must be here
+    /// The data, if the server was started with --data: the same files
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// The sentences, if the server was given some
+    /// The sentences, if the server was started with --finetune
     #[arg(long, value_name = "FILE.tsv")]
     pub finetune: Option<PathBuf>,
-    /// The sentences to score, if the server was given some
+    /// The sentences to score, if the server was started with --finetune-eval
     #[arg(long, value_name = "FILE.tsv")]
     pub finetune_eval: Option<PathBuf>,
-    /// The files of the gpt2 tokenizer, if the server was given some
+    /// The files of the gpt2 tokenizer, if the server was started with --tokenizer-files
     #[arg(long, value_name = "PATH")]
     pub tokenizer_files: Option<PathBuf>,
-    /// Where this worker leaves its results. With its own checkpoint there, it comes back with it
+    /// Folder for the results. A checkpoint of this worker that is there is resumed
     /// [default: runs/TASK-OPTIMIZER-NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -233,10 +233,10 @@ pub struct Join {
     /// Steps between checkpoints; 0: only when interrupted, and at the end [default: the server's]
     #[arg(long, value_name = "N")]
     pub checkpoint_every: Option<u64>,
-    /// The certificate that has signed the server's (PEM): the connection is encrypted
+    /// The certificate that has signed the server's (PEM), for an encrypted connection
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// This worker's certificate (PEM), where the server wants one
+    /// This worker's certificate (PEM), if the server requires one
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// The key of --cert (PEM)
@@ -248,31 +248,31 @@ pub struct Join {
     /// The token, as in the server's --token-file
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Seconds that the server may be out of reach before this worker gives up
+    /// Seconds that the server may be unreachable before this worker gives up
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub patience: u64,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// No progress, no summary: only errors
+    /// Print errors only
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 #[derive(Args)]
 pub struct Report {
-    /// Folders of runs, or folders that hold some, as `compare` makes them
+    /// Folders of runs, or folders that contain some, such as those of `compare`
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// The page [default: report.html in the first folder]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// The link of each worker for projected times, such as 100mbit, 1gbit, 10gbit
+    /// The link of each worker for projected times (for example 100mbit or 10gbit)
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = bandwidth)]
     pub bandwidth: f64,
 }
 
-/// What `train` and `compare` share. Everything here can also stand in the file of `--config`, with _ for -.
+/// What `train` and `compare` share. The file of `--config` may have all of it, with _ for -.
 #[derive(Args, Clone, Default)]
 pub struct Common {
     /// gpt, bert or images [default: gpt]
@@ -302,8 +302,8 @@ pub struct Common {
     /// Attention heads
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub heads: Option<usize>,
-    /// Tokens the network sees at once [default: 64, small: 128; with --finetune that of --from, or as many as the longest example
-    /// has, up to 512]
+    /// Tokens the network sees at once [default: 64, small: 128; with --finetune that of --from, or the length of the longest
+    /// example, up to 512]
     #[arg(long, value_name = "N", help_heading = "Task")]
     pub context: Option<usize>,
     /// bytes, or gpt2 (build with --features gpt2) [default: bytes]
@@ -316,14 +316,14 @@ pub struct Common {
     /// Workers, each with its share of the data [default: 4, or as many processes as were started]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub workers: Option<usize>,
-    /// threads, mpi, or auto: mpi when started by mpirun or srun, threads else [default: auto]
+    /// threads, mpi, or auto: mpi if started by mpirun or srun, otherwise threads [default: auto]
     #[arg(long, help_heading = "Training")]
     pub transport: Option<String>,
-    /// On threads: act as if the workers were on so many hosts, to try --hierarchy [default: 1]
+    /// On threads: act as if the workers were on this number of hosts, to try --hierarchy [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub hosts: Option<usize>,
-    /// Whether workers of one host add up exactly before anything is coded: auto (if there are several hosts, and several
-    /// workers on one), flat (never), or hosts [default: auto]
+    /// Whether workers of one host add up exactly before they compress: auto (if there are several hosts, and several workers
+    /// on one), flat (never), or hosts (always) [default: auto]
     #[arg(long, help_heading = "Training")]
     pub hierarchy: Option<String>,
     /// Seconds that a worker waits for another before the run ends with an error [default: 300]
@@ -332,13 +332,13 @@ pub struct Common {
     /// Steps [default: 2000 for gpt and bert, 600 for images, 300 with --finetune]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<u64>,
-    /// Examples a worker computes at once [default: 4 for text, 16 for images and sentences]
+    /// Examples in a batch of one worker [default: 4 for text, 16 for images and sentences]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub batch: Option<usize>,
     /// Batches whose gradients are added up for one step [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub accumulate: Option<u64>,
-    /// Peak of the learning rate [default: what is recommended for the task and the optimizer]
+    /// Peak of the learning rate [default: recommended for the task and the optimizer]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub lr: Option<f64>,
     /// Steps of linear warm-up [default: a tenth of the steps]
@@ -347,10 +347,11 @@ pub struct Common {
     /// cosine, linear, step, constant or inverse-sqrt [default: cosine]
     #[arg(long, help_heading = "Training")]
     pub decay: Option<String>,
-    /// What cosine and linear end at, as a part of the peak [default: 0]
+    /// Where cosine and linear end, as a part of the peak [default: 0]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub floor: Option<f64>,
-    /// Longest gradient by its norm: of the mean in exact steps; in all others of a worker's own, which may be √workers times as long (not with efficient-adam) [default: 1 for text, no limit else]
+    /// Largest norm of the gradient: of the mean in exact steps; otherwise of the worker's own, which may be √workers times as large
+    /// (not with efficient-adam) [default: 1 for text, otherwise no limit]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub clip: Option<f64>,
     /// Weight decay of matrices and kernels, not of biases and gains [default: 0.1 for text, 0.01 for images]
@@ -359,13 +360,13 @@ pub struct Common {
     /// Seed of the first weights and of the order of the data [default: 1]
     #[arg(long, value_name = "S", help_heading = "Training")]
     pub seed: Option<u64>,
-    /// Any other word of the optimizer, such as kappa=4, codec=uniform3, exact_codec=bf16; may be repeated. For one of several:
-    /// zero-one-adam.kappa=4
-    #[arg(long = "set", value_name = "WORD=VALUE", help_heading = "Training")]
-    pub words: Vec<String>,
+    /// Any other option of the optimizer (for example kappa=4, codec=uniform3 or exact_codec=bf16); may be repeated. For one
+    /// optimizer of several: zero-one-adam.kappa=4
+    #[arg(long = "set", value_name = "OPTION=VALUE", help_heading = "Training")]
+    pub options: Vec<String>,
 
-    /// Where the run leaves its results; a folder with a run is refused [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER,
-    /// or runs/compare-TASK, with a number behind it if a finished run is there]
+    /// Folder for the results; a folder with a run is refused [default: runs/TASK-OPTIMIZER, runs/bert-finetune-OPTIMIZER, or
+    /// runs/compare-TASK, with a number appended if it has a finished run]
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub out: Option<PathBuf>,
     /// Replace the run that --out, or the default folder, holds
@@ -380,21 +381,21 @@ pub struct Common {
     /// Held-out examples for the last evaluation [default: all]; those before it take at most 256
     #[arg(long, value_name = "N", help_heading = "Results")]
     pub eval_examples: Option<usize>,
-    /// The network as `thinwire probe --json` measured it: what the planned time of a step takes, under MPI
+    /// The network, as `thinwire probe --json` measured it, for the planned time of a step under MPI
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub network: Option<PathBuf>,
     /// Also write event files for TensorBoard into DIR [default: tensorboard in the run's folder]; `compare` makes a folder in it
     /// for each optimizer
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Results")]
     pub tensorboard: Option<Option<PathBuf>>,
-    /// Settings in TOML, such as the config.toml of a run; flags count more, and what was derived from what they change is
-    /// derived anew
+    /// Settings in TOML, such as the config.toml of a run. Flags override them, and what was derived from an overridden setting is
+    /// derived again
     #[arg(long, value_name = "F.toml", help_heading = "Results")]
     pub config: Option<PathBuf>,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long, help_heading = "Results")]
     pub json: bool,
-    /// No progress, no table: only errors
+    /// Print errors only
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
 }

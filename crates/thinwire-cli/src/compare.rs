@@ -2,15 +2,17 @@
 
 use crate::arguments::{Common, Compare};
 use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::folder::{self, Content};
 use crate::job::Job;
+use crate::launch::Team;
+use crate::numbers::{self, bytes};
 use crate::record::Summary;
 use crate::report;
 use crate::resume;
-use crate::screen::{Answers, bytes, duration, say};
+use crate::screen::{Answers, print, say};
 use crate::settings::Settings;
-use crate::team::Team;
-use crate::train::{self, link, task_name};
+use crate::train;
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
@@ -42,7 +44,7 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
         );
     }
     if flags.json {
-        train::print(&json!({ "runs": summaries }))?;
+        print(&json!({ "runs": summaries }))?;
     }
     Ok(())
 }
@@ -51,7 +53,7 @@ pub fn command(arguments: &Compare, team: &Team) -> Outcome {
 fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)> {
     let flags = &arguments.common;
     let (mut job, given, initial) = team.agree(make(arguments, team).map_err(Failure::Usage))?;
-    let task = task_name(&job.settings);
+    let task = job.spec.task.name();
     let named = PathBuf::from("runs").join(format!("compare-{task}"));
     let out = match &given.out {
         Some(out) => out.clone(),
@@ -63,7 +65,7 @@ fn started(arguments: &Compare, team: &Team) -> Outcome<(PathBuf, Vec<Summary>)>
     team.agree(may_replace(&out, flags.overwrite).map_err(Failure::Usage))?;
     folder::prepare(&job, &dirs, flags.overwrite, team)?;
     let list = serde_json::to_string(&arguments.optimizers).map_err(Failure::run)?;
-    team.everywhere(|| train::write(&out.join(LIST), &list).map_err(Failure::Run))?;
+    team.everywhere(|| files::write(&out.join(LIST), &list).map_err(Failure::Run))?;
     // All settings first: what was not begun when the rest was interrupted is then known too.
     for (name, dir) in arguments.optimizers.iter().zip(&dirs) {
         job = job.under(name, &given).map_err(Failure::Usage)?;
@@ -129,7 +131,7 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
     let unfinished = names.iter().map(|name| out.join(name)).find(|run| Content::of(run) != Content::Finished);
     match unfinished {
         Some(run) if begun && !overwrite => anyhow::bail!(
-            "{} holds a comparison whose {} is not finished; go on with it by `compare --resume`, take another folder by --out, or \
+            "{} holds a comparison whose {} is not finished; resume it by `compare --resume`, take another folder by --out, or \
              replace it by --overwrite",
             out.display(),
             run.display()
@@ -140,7 +142,7 @@ fn may_replace(out: &Path, overwrite: bool) -> anyhow::Result<()> {
 
 fn read_list(out: &Path) -> anyhow::Result<Vec<String>> {
     let list = std::fs::read_to_string(out.join(LIST));
-    let list = list.with_context(|| format!("--resume {}: this is no folder of a comparison", out.display()))?;
+    let list = list.with_context(|| format!("--resume {}: expected the folder of a comparison", out.display()))?;
     serde_json::from_str(&list).with_context(|| out.join(LIST).display().to_string())
 }
 
@@ -166,7 +168,9 @@ fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
     match failure {
         Failure::Interrupted(_) => {
             let (launcher, out) = (team.launch(), out.display());
-            Failure::Interrupted(format!("interrupted\ngo on, bit for bit:  {launcher}thinwire compare --resume {out}"))
+            Failure::Interrupted(format!(
+                "interrupted\nto resume, bit for bit:  {launcher}thinwire compare --resume {out}"
+            ))
         }
         failure => failure,
     }
@@ -176,10 +180,11 @@ fn again(failure: Failure, out: &Path, team: &Team) -> Failure {
 /// of them runs for hours.
 fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<f32>)> {
     let mut given = Settings::of(&arguments.common)?;
-    anyhow::ensure!(
-        !given.optimizer.contains_key("name"),
-        "the file of --config names an optimizer; compare takes them from --optimizers"
-    );
+    if let Some(name) = given.optimizer.get("name") {
+        anyhow::bail!(
+            "invalid optimizer.name = {name}: expected none, because compare takes the names from --optimizers"
+        );
+    }
     given.fit(team)?;
     check_names(&arguments.optimizers)?;
     given.check_only(&arguments.optimizers)?;
@@ -200,7 +205,10 @@ fn check_names(optimizers: &[String]) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()
         .context("--optimizers")?;
     for (index, name) in names.iter().enumerate() {
-        anyhow::ensure!(!names[..index].contains(name), "--optimizers: {name} is there twice");
+        anyhow::ensure!(
+            !names[..index].contains(name),
+            "invalid --optimizers: expected each name once, found {name} twice"
+        );
     }
     Ok(())
 }
@@ -236,8 +244,8 @@ fn table(runs: &[Summary]) -> Table {
     row("wire", &|run| format!("{:.2}", run.seconds.wire));
     row("wait", &|run| format!("{:.1}", run.seconds.wait));
     for (index, bandwidth) in train::LINKS.into_iter().enumerate() {
-        let title = format!("projected, {}", link(bandwidth));
-        row(&title, &|run| duration(run.projected[index].seconds));
+        let title = format!("projected, {}", numbers::bandwidth(bandwidth));
+        row(&title, &|run| numbers::seconds(run.projected[index].seconds));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -1,8 +1,8 @@
 //! What of the data was read, and what the network does not see of it: told at the start of a run, and in its summary.
 
 use crate::job::{BuiltIn, Job, LONGEST};
+use crate::numbers;
 use crate::record::Cut;
-use crate::report::figures;
 use crate::screen::say;
 
 /// Files that are named on the terminal; `summary.json` has all.
@@ -10,7 +10,7 @@ const SHOWN: usize = 8;
 
 /// The files that the data was read from, as they are called in the folder that was given.
 pub fn files(job: &Job) -> Vec<String> {
-    let folder = job.settings.data.as_deref().filter(|path| path.is_dir());
+    let folder = job.spec.data.as_deref().filter(|path| path.is_dir());
     let name = |path: &std::path::PathBuf| {
         let below = folder.and_then(|folder| path.strip_prefix(folder).ok());
         let name = below.or(path.file_name().map(std::path::Path::new)).unwrap_or(path);
@@ -22,7 +22,7 @@ pub fn files(job: &Job) -> Vec<String> {
 /// What the context is too short for; none for tasks that cut nothing.
 pub fn cut(job: &Job) -> Option<Cut> {
     let BuiltIn::BertClassifier(task) = &job.task else { return None };
-    let (cut, context) = (task.cut(), job.settings.context.unwrap_or(0));
+    let (cut, context) = (task.cut(), job.found.context?);
     Some(Cut { examples: cut.examples, of: cut.of, context, longest: cut.longest })
 }
 
@@ -33,8 +33,7 @@ pub fn announce(job: &Job) {
         say!("data      {}", listed(&names));
     }
     if let Some(cut) = cut(job) {
-        let given = job.settings.given.as_ref().is_some_and(|given| given.context.is_some());
-        say!("{}", sentence(&cut, given, job.settings.from.is_some()));
+        say!("{}", sentence(&cut, job.spec.context_was_given(), job.spec.from.is_some()));
     }
 }
 
@@ -43,7 +42,7 @@ fn listed(names: &[String]) -> String {
     let more =
         if rest.is_empty() { String::new() } else { format!(" and {} more (summary.json lists all)", rest.len()) };
     let count =
-        if names.len() == 1 { String::new() } else { format!("{} files: ", figures::count(names.len() as u64)) };
+        if names.len() == 1 { String::new() } else { format!("{} files: ", numbers::count(names.len() as u64)) };
     format!("{count}{}{more}", shown.join(", "))
 }
 
@@ -53,7 +52,7 @@ fn sentence(cut: &Cut, given: bool, pretrained: bool) -> String {
     if examples == 0 {
         return format!(
             "context   {context} tokens: all {} examples fit, the longest has {longest}",
-            figures::count(of as u64)
+            numbers::count(of as u64)
         );
     }
     let instead = match (given, pretrained) {
@@ -63,8 +62,8 @@ fn sentence(cut: &Cut, given: bool, pretrained: bool) -> String {
     };
     format!(
         "warning: {} of {} examples are longer than the context of {context} tokens (up to {longest}) and lose their end: {instead}",
-        figures::count(examples as u64),
-        figures::count(of as u64),
+        numbers::count(examples as u64),
+        numbers::count(of as u64),
     )
 }
 

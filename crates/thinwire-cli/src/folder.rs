@@ -5,8 +5,8 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
+use crate::launch::Team;
 use crate::screen::say;
-use crate::team::Team;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -42,13 +42,13 @@ pub fn lock(dir: &Path) -> Result<Held> {
             let owner =
                 Some(owner.trim()).filter(|owner| !owner.is_empty()).map_or(String::new(), |at| format!(" ({at})"));
             bail!(
-                "{}: another run is writing to this folder{owner}; wait until it has ended, or give this one another folder by --out",
+                "{}: another run is writing to this folder{owner}; wait until it has ended, or choose another folder by --out",
                 dir.display()
             )
         }
         // Some network file systems have no locks.
         Err(TryLockError::Error(error)) => {
-            say!("warning: {} cannot be locked ({error}): see to it that no other run writes to it", dir.display());
+            say!("warning: {} cannot be locked ({error}): make sure that no other run writes to it", dir.display());
         }
     }
     // For the message above, nothing else.
@@ -69,7 +69,10 @@ impl Content {
     pub fn of(dir: &Path) -> Content {
         // A comparison and a server's run have files of their own: not to be mixed with those of a run.
         let other = ["compare.json", "run.json"].iter().any(|file| dir.join(file).exists());
-        match (other || dir.join("summary.json").exists(), dir.join("checkpoint").exists()) {
+        // The manifest comes last: a checkpoint without one was never finished, and there is nothing to go on from. A worker of a
+        // server that is interrupted before its first checkpoint leaves the other file.
+        let checkpoint = ["manifest.json", "member.json"].iter().any(|file| dir.join("checkpoint").join(file).exists());
+        match (other || dir.join("summary.json").exists(), checkpoint) {
             (true, _) => Content::Finished,
             (_, true) => Content::Unfinished,
             _ => Content::Nothing,
@@ -102,9 +105,13 @@ pub fn prepare(job: &Job, dirs: &[PathBuf], overwrite: bool, team: &Team) -> Out
 }
 
 fn not_its_origin(job: &Job, dir: &Path) -> Result<()> {
-    let Some(from) = &job.settings.from else { return Ok(()) };
+    let Some(from) = &job.spec.from else { return Ok(()) };
     let same = from.canonicalize().ok() == Some(dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-    ensure!(!same, "--from {}: the new run would replace it; give another folder by --out", from.display());
+    ensure!(
+        !same,
+        "invalid --from {}: expected another folder than --out, because the new run would replace it",
+        from.display()
+    );
     Ok(())
 }
 
@@ -114,7 +121,7 @@ fn may_replace(dir: &Path, launch: &str) -> Result<()> {
     match Content::of(dir) {
         Content::Nothing => Ok(()),
         Content::Unfinished => bail!(
-            "{shown} holds a run that was interrupted. Go on with it by `{launch}thinwire train --resume {shown}` (or with a whole \
+            "{shown} holds a run that was interrupted. Resume it by `{launch}thinwire train --resume {shown}` (or with a whole \
              comparison by `compare --resume`), take another folder by --out, or start over by --overwrite"
         ),
         Content::Finished => bail!(

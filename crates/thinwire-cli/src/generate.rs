@@ -6,7 +6,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::language::Language;
 use crate::saved::Saved;
-use crate::train;
+use crate::screen;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
@@ -24,22 +24,22 @@ pub struct Generate {
     /// The text to continue
     #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
     pub prompt: String,
-    /// How many tokens to add; a token is a byte, or a piece of a word with the gpt2 tokenizer
+    /// Number of tokens to add; a token is a byte, or a piece of a word with the gpt2 tokenizer
     #[arg(long, value_name = "N", default_value_t = 300)]
     pub tokens: usize,
-    /// How freely to choose: 0 is always the most likely token, 1 is as the network learned it
+    /// Temperature: 0 always takes the most likely token, 1 samples from the probabilities of the network
     #[arg(long, value_name = "X", default_value_t = 0.8, value_parser = temperature)]
     pub temperature: f32,
-    /// Choose among the K most likely tokens only [default: all]
+    /// Sample among the K most likely tokens [default: all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
-    /// Seed of the choices
+    /// Seed of the samples
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Also the logits of the token after each token of the prompt, which must fit the network's context
+    /// Also print the logits of the token after each token of the prompt, which must fit the network's context
     #[arg(long, requires = "json")]
     pub logits: bool,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -61,14 +61,14 @@ struct Generated {
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    let accepted = |value: &f32| value.is_finite() && *value >= 0.0;
-    text.parse().ok().filter(accepted).ok_or_else(|| "expected a number of at least 0 (for example 0.8)".to_owned())
+    let sound = |value: &f32| value.is_finite() && *value >= 0.0;
+    text.parse().ok().filter(sound).ok_or_else(|| "expected a number of at least 0 (for example 0.8)".to_owned())
 }
 
 pub fn command(arguments: &Generate) -> Outcome {
     let generated = generate(arguments).map_err(Failure::Usage)?;
     match arguments.json {
-        true => train::print(&generated),
+        true => screen::print(&generated),
         false => print(&format!("{}{}", generated.prompt, generated.text)).map_err(Failure::Run),
     }
 }

@@ -1,9 +1,10 @@
-//! From settings to a job: the network, its data, and the learning rate that is recommended for them.
+//! From a decided run to a job: the data is read, the network is made, and the optimizer knows its parameter groups.
 
+use crate::run_spec::{Context, Network, RunSpec, Widths};
 use crate::settings::{Settings, TaskName, TokenizerName};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
-use thinwire::{Checkpoint, Config, Name};
+use thinwire::{Checkpoint, Config};
 use thinwire_models::task::bert::Bert;
 use thinwire_models::task::bert_classifier::{self, BertClassifier};
 use thinwire_models::task::gpt::Gpt;
@@ -14,16 +15,23 @@ use thinwire_models::transformer::Shape;
 use thinwire_models::{Task, images, sentences};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Everything that a run needs, resolved.
+/// Everything that a run needs.
 pub struct Job {
-    pub settings: Settings,
+    pub spec: RunSpec,
     pub config: Config,
     pub task: BuiltIn,
-    /// Of the data, as read, and the files that it was read from.
-    data: u64,
+    pub found: Found,
+    /// The files that the data was read from.
     pub files: Vec<PathBuf>,
-    /// Whether the learning rate is the recommended one.
-    pub recommended: bool,
+}
+
+/// What only the data can say.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its digest.
+    pub data: String,
+    /// Tokens that the network sees at once, if it sees tokens.
+    pub context: Option<usize>,
 }
 
 pub enum BuiltIn {
@@ -44,59 +52,53 @@ impl BuiltIn {
     }
 }
 
-/// What did best so far for gpt and images: docs/convergence.md. For bert nothing was measured yet: it takes gpt's.
-fn recommended_lr(settings: &Settings, name: Name) -> Result<f64> {
-    let adams = match settings.task {
-        TaskName::Bert if settings.finetune.is_some() => return Ok(3e-4),
-        TaskName::Images => return Ok(8e-3),
-        TaskName::Gpt | TaskName::Bert => 5e-3,
-    };
-    Ok(adams * Config::new(name).decide()?.algorithm.rate_to_adams())
-}
-
 impl Job {
-    /// Reads the data, and resolves every word that is still open.
+    /// Decides what is still open, and reads the data. A run that goes on must find the data it began with.
     pub fn new(mut settings: Settings) -> Result<Job> {
-        settings.resolve()?;
+        let before = settings.data_digest.take();
+        let spec = RunSpec::decide(settings)?;
         let mut digest = Xxh3::new();
-        let (task, files) = built_in(&mut settings, &mut digest)?;
-        Job::of(task, digest.digest(), files, settings)
+        let (task, context, files) = built_in(&spec, &mut digest)?;
+        let found = Found { data: format!("{:016x}", digest.digest()), context };
+        let before = before.unwrap_or_else(|| found.data.clone());
+        ensure!(
+            before == found.data,
+            "data: expected digest {before}, found {}: the data has changed since the run began, so it cannot be resumed",
+            found.data
+        );
+        let config = spec.config(task.get().tensors())?;
+        Ok(Job { spec, config, task, found, files })
     }
 
     /// The same job under another optimizer: the data is not read again.
     pub fn under(self, optimizer: &str, given: &Settings) -> Result<Job> {
         let mut settings = given.clone();
         settings.set_name(optimizer)?;
-        settings.resolve()?;
-        settings.context = self.settings.context; // it may be the data that chose it
-        Job::of(self.task, self.data, self.files, settings)
+        let spec = RunSpec::decide(settings)?;
+        let config = spec.config(self.task.get().tensors())?;
+        Ok(Job { spec, config, ..self })
     }
 
-    fn of(task: BuiltIn, data: u64, files: Vec<PathBuf>, mut settings: Settings) -> Result<Job> {
-        let digest = format!("{data:016x}");
-        let before = settings.data_digest.get_or_insert_with(|| digest.clone());
-        ensure!(*before == digest, "the data has changed since the run began, and it cannot go on as it was");
-        let recommended = settings.given.as_ref().map_or(settings.lr, |given| given.lr).is_none();
-        let lr = recommended_lr(&settings, settings.name()?)?;
-        settings.lr.get_or_insert(lr);
-        let config = settings.config(task.get().tensors())?;
-        settings.keep(&config)?;
-        Ok(Job { settings, config, task, data, files, recommended })
+    /// Settings that make this job again.
+    pub fn written(&self) -> Result<Settings> {
+        self.spec.written(&self.found)
     }
 
     /// The parameters that training starts from.
     pub fn initial(&self) -> Result<Vec<f32>> {
-        let seed = self.settings.seed.expect("resolved");
-        let random = self.task.get().initial(seed);
-        let Some(dir) = &self.settings.from else { return Ok(random) };
+        let random = self.task.get().initial(self.spec.seed);
+        let Some(dir) = &self.spec.from else { return Ok(random) };
         let trained = trained_parameters(dir)?;
         match &self.task {
-            BuiltIn::BertClassifier(task) if trained.len() != random.len() => Ok(task.initial_from(&trained, seed)?),
+            BuiltIn::BertClassifier(task) if trained.len() != random.len() => {
+                Ok(task.initial_from(&trained, self.spec.seed)?)
+            }
             _ => {
-                let (got, wanted) = (trained.len(), random.len());
+                let (found, expected) = (trained.len(), random.len());
                 ensure!(
-                    got == wanted,
-                    "--from {}: it has {got} parameters, this network {wanted}; they must be of the same task and sizes",
+                    found == expected,
+                    "--from {}: expected {expected} parameters, as this network has, found {found}; both runs need the same task \
+                     and sizes",
                     dir.display()
                 );
                 Ok(trained)
@@ -111,68 +113,87 @@ fn trained_parameters(dir: &Path) -> Result<Vec<f32>> {
     Ok(checkpoint.parameters()?)
 }
 
-/// The network, and the files of its data, which also goes into `digest`.
-fn built_in(settings: &mut Settings, digest: &mut Xxh3) -> Result<(BuiltIn, Vec<PathBuf>)> {
-    let workers = settings.workers.expect("resolved");
-    if settings.task == TaskName::Images {
-        let images = images::read(settings.data.as_deref())?;
-        for split in [&images.train, &images.held_out] {
-            digest.update(&split.pixels);
-            digest.update(&split.labels);
+/// A network, its context, and the files of its data.
+type Built = (BuiltIn, Option<usize>, Vec<PathBuf>);
+
+/// Reads the data, which also goes into `digest`, and makes the network for it.
+fn built_in(spec: &RunSpec, digest: &mut Xxh3) -> Result<Built> {
+    match &spec.network {
+        Network::ResNet { blocks, channels } => image_task(spec, *blocks, *channels, digest),
+        Network::Text(widths, context) => text_task(spec, *widths, *context, digest),
+        Network::Sentences { widths, context, file, held_out } => {
+            let (widths, context) = (*widths, *context);
+            sentence_task(spec, widths, context, file, held_out.as_deref(), digest)
         }
-        let (channels, blocks) = (settings.dim.expect("resolved"), settings.layers.expect("resolved"));
-        let files = images::files(settings.data.as_deref())?;
-        return Ok((BuiltIn::Images(ImageTask::new(images, channels, blocks)?), files));
     }
-    let tokenizer = tokenizer(settings)?;
-    if let Some(file) = settings.finetune.clone() {
-        ensure!(settings.data.is_none(), "--data and --finetune exclude each other");
-        let eval = settings.finetune_eval.clone();
-        let (sentences, held_out) = (sentences::read(&file)?, eval.as_deref().map(sentences::read).transpose()?);
-        for example in held_out.iter().chain([&sentences]).flat_map(|sentences| &sentences.examples) {
-            digest.update(format!("{example:?}").as_bytes());
-        }
-        if settings.context.is_none() {
-            let all = || held_out.iter().chain([&sentences]);
-            let longest = all().flat_map(|sentences| bert_classifier::lengths(sentences, &tokenizer)).max();
-            settings.context = Some(context(settings, longest.unwrap_or(0)));
-        }
-        let task = BertClassifier::new(sentences, held_out, &tokenizer, shape(settings, &tokenizer))?;
-        return Ok((BuiltIn::BertClassifier(task), [Some(file), eval].into_iter().flatten().collect()));
+}
+
+fn image_task(spec: &RunSpec, blocks: usize, channels: usize, digest: &mut Xxh3) -> Result<Built> {
+    let images = images::read(spec.data.as_deref())?;
+    for split in [&images.train, &images.held_out] {
+        digest.update(&split.pixels);
+        digest.update(&split.labels);
     }
-    let shape = shape(settings, &tokenizer);
-    let tokens = tokenizer.encode(&text::read(settings.data.as_deref())?);
+    let files = images::files(spec.data.as_deref())?;
+    Ok((BuiltIn::Images(ImageTask::new(images, channels, blocks)?), None, files))
+}
+
+fn text_task(spec: &RunSpec, widths: Widths, context: usize, digest: &mut Xxh3) -> Result<Built> {
+    let tokenizer = tokenizer(spec.tokenizer, spec.tokenizer_files.as_deref())?;
+    let causal = spec.task == TaskName::Gpt;
+    let shape = shape(widths, context, causal, &tokenizer);
+    let tokens = tokenizer.encode(&text::read(spec.data.as_deref())?);
     digest.update(bytemuck::cast_slice(&tokens));
     let corpus = Corpus::new(tokens, text::HELD_OUT)?;
-    corpus.check(workers, shape.context)?;
-    let task = match settings.task {
-        TaskName::Gpt => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),
-        _ => BuiltIn::Bert(Bert::new(corpus, &tokenizer, shape)?),
+    corpus.check(spec.workers, context)?;
+    let task = match causal {
+        true => BuiltIn::Gpt(Gpt::new(corpus, tokenizer, shape)?),
+        false => BuiltIn::Bert(Bert::new(corpus, &tokenizer, shape)?),
     };
-    Ok((task, text::files(settings.data.as_deref())?))
+    Ok((task, Some(context), text::files(spec.data.as_deref())?))
 }
 
-pub fn tokenizer(settings: &Settings) -> Result<Tokenizer> {
-    match settings.tokenizer {
+fn sentence_task(
+    spec: &RunSpec,
+    widths: Widths,
+    context: Context,
+    file: &Path,
+    eval: Option<&Path>,
+    digest: &mut Xxh3,
+) -> Result<Built> {
+    let tokenizer = tokenizer(spec.tokenizer, spec.tokenizer_files.as_deref())?;
+    let (sentences, held_out) = (sentences::read(file)?, eval.map(sentences::read).transpose()?);
+    let all = || held_out.iter().chain([&sentences]);
+    for example in all().flat_map(|sentences| &sentences.examples) {
+        digest.update(format!("{example:?}").as_bytes());
+    }
+    let context = match context {
+        Context::Tokens(context) => context,
+        Context::FitsExamples => {
+            let lengths = all().flat_map(|sentences| bert_classifier::lengths(sentences, &tokenizer));
+            fitting(spec.from.as_deref(), lengths.max().unwrap_or(0))
+        }
+    };
+    let shape = shape(widths, context, false, &tokenizer);
+    let files = [Some(file), eval].into_iter().flatten().map(Path::to_owned).collect();
+    let task = BertClassifier::new(sentences, held_out, &tokenizer, shape)?;
+    Ok((BuiltIn::BertClassifier(task), Some(context), files))
+}
+
+pub fn tokenizer(name: TokenizerName, files: Option<&Path>) -> Result<Tokenizer> {
+    match name {
         TokenizerName::Bytes => {
-            ensure!(settings.tokenizer_files.is_none(), "--tokenizer-files is for --tokenizer gpt2");
+            ensure!(files.is_none(), "invalid --tokenizer-files: expected --tokenizer gpt2 beside it, found bytes");
             Ok(Tokenizer::Bytes)
         }
-        TokenizerName::Gpt2 => Ok(Tokenizer::gpt2(settings.tokenizer_files.as_deref())?),
+        TokenizerName::Gpt2 => Ok(Tokenizer::gpt2(files)?),
     }
 }
 
-/// The network's sizes. They must be resolved.
-pub fn shape(settings: &Settings, tokenizer: &Tokenizer) -> Shape {
-    Shape {
-        vocabulary: tokenizer.vocabulary(),
-        context: settings.context.expect("resolved"),
-        layers: settings.layers.expect("resolved"),
-        dim: settings.dim.expect("resolved"),
-        heads: settings.heads.expect("resolved"),
-        causal: settings.task == TaskName::Gpt,
-        classes: 0,
-    }
+/// The shape of a transformer.
+pub fn shape(widths: Widths, context: usize, causal: bool, tokenizer: &Tokenizer) -> Shape {
+    let Widths { layers, dim, heads } = widths;
+    Shape { vocabulary: tokenizer.vocabulary(), context, layers, dim, heads, causal, classes: 0 }
 }
 
 /// The longest context that is chosen for sentences, BERT's own: attention takes time by its square.
@@ -180,7 +201,7 @@ pub const LONGEST: usize = 512;
 
 /// The context for sentences of up to `longest` tokens: that of the pre-trained network, which knows no other positions, or one that
 /// all fit, if there is room.
-fn context(settings: &Settings, longest: usize) -> usize {
-    let pretrained = settings.from.as_deref().and_then(|from| Settings::read(&from.join("config.toml")).ok());
+fn fitting(from: Option<&Path>, longest: usize) -> usize {
+    let pretrained = from.and_then(|from| Settings::read(&from.join("config.toml")).ok());
     pretrained.and_then(|run| run.context).unwrap_or(longest.next_multiple_of(8).clamp(16, LONGEST))
 }

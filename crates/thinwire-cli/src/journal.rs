@@ -3,6 +3,7 @@
 //! Totals are never saved apart: they are the sums of the lines. A run that resumes from step t drops the lines from t on,
 //! for it will write them anew.
 
+use crate::files;
 use crate::record::{Eval, Metric, Phases, Rounds, Step};
 use crate::tensorboard::Events;
 use anyhow::{Context, Result};
@@ -80,7 +81,7 @@ impl Journal {
         let found = Journal::read(dir, steps)?.1.steps;
         anyhow::ensure!(
             found >= steps,
-            "{}: it has {found} of the {steps} steps that the checkpoint has taken; the file was changed or lost lines",
+            "{}: expected the {steps} steps that the checkpoint has taken, found {found}; the file was changed or lost lines",
             path.display()
         );
         Ok(())
@@ -113,9 +114,7 @@ impl Journal {
     /// The same where steps may be missing: a worker that was away took no part in them.
     pub fn go_on(dir: &Path, steps: u64) -> Result<Journal> {
         let (path, (kept, totals)) = (dir.join(METRICS), Journal::read(dir, steps)?);
-        let draft = dir.join("metrics.jsonl.new");
-        std::fs::write(&draft, kept.join("\n") + if kept.is_empty() { "" } else { "\n" })?;
-        std::fs::rename(&draft, &path)?;
+        files::write(&path, &kept.iter().flat_map(|line| [line, "\n"]).collect::<String>())?;
         let file = OpenOptions::new().append(true).open(&path)?;
         Ok(Journal { file: BufWriter::new(file), events: None, totals })
     }

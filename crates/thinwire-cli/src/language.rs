@@ -1,6 +1,7 @@
 //! A language model that a run has trained: its network, its tokenizer, its parameters. Its data is not needed.
 
 use crate::job;
+use crate::run_spec::Widths;
 use crate::saved::Saved;
 use crate::settings::{Settings, TaskName};
 use anyhow::{Context, Result, ensure};
@@ -20,11 +21,11 @@ impl Language {
         let settings = saved.settings.as_ref().with_context(|| {
             format!("{shown}: expected config.toml beside the checkpoint, which says what network it is; found none")
         })?;
-        let task = crate::train::task_name(settings);
+        let task = settings.task.name();
         ensure!(settings.task == TaskName::Gpt, "{shown}: expected a run of --task gpt, found {task}");
-        check_sizes(settings).with_context(|| format!("{shown}: config.toml"))?;
-        let tokenizer = job::tokenizer(settings)?;
-        let network = Transformer::new(job::shape(settings, &tokenizer))?;
+        let (widths, context) = sizes(settings).with_context(|| format!("{shown}: config.toml"))?;
+        let tokenizer = job::tokenizer(settings.tokenizer, settings.tokenizer_files.as_deref())?;
+        let network = Transformer::new(job::shape(widths, context, true, &tokenizer))?;
         let params = saved.checkpoint.parameters()?;
         let (expected, found) = (network.tensors().len(), params.len());
         ensure!(expected == found, "{shown}: expected {expected} parameters by config.toml, found {found}");
@@ -32,11 +33,12 @@ impl Language {
     }
 }
 
-/// A run's own file has every setting; one that was edited may not.
-fn check_sizes(settings: &Settings) -> Result<()> {
+/// The sizes in a run's own file, which has them all unless it was edited.
+fn sizes(settings: &Settings) -> Result<(Widths, usize)> {
     let Settings { layers, dim, heads, context, .. } = settings;
-    for (key, value) in [("layers", layers), ("dim", dim), ("heads", heads), ("context", context)] {
-        ensure!(value.is_some(), "`{key}`: expected a whole number, found nothing");
-    }
-    Ok(())
+    let size = |key: &str, value: &Option<usize>| {
+        value.with_context(|| format!("`{key}`: expected a whole number, found nothing"))
+    };
+    let widths = Widths { layers: size("layers", layers)?, dim: size("dim", dim)?, heads: size("heads", heads)? };
+    Ok((widths, size("context", context)?))
 }

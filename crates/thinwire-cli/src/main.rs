@@ -3,19 +3,24 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`settings`] | everything that makes a run: defaults, then a TOML file, then flags |
-//! | [`job`] | from settings to a task: the network, its data, its recommended learning rates |
+//! | [`settings`] | what was asked for: a TOML file, then flags |
+//! | [`run_spec`] | the run that follows: every default filled in, every value checked |
+//! | [`defaults`] | which optimizer runs, and which the others are compared with |
+//! | [`job`] | from a decided run to a task: the data is read, the network is made |
 //! | [`data`] | what was read, and what of it is cut, for people |
-//! | [`session`] | the loop that trains, of one worker of a group |
+//! | [`training`] | the loop that trains, for workers of a group and for workers of a server |
 //! | [`folder`] | the folder of a run: its lock, and what is in it already |
 //! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
-//! | [`team`] | where the workers are: threads, or processes of MPI |
+//! | [`launch`] | where the workers are: threads, or processes that mpirun or srun started |
 //! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`saved`], [`names`] | a trained network on disk, and the names of its tensors |
 //! | [`language`] | a trained gpt, with its tokenizer and without its data |
 //! | [`tensorboard`] | event files |
+//! | [`conclusion`] | the lines at the end of a run |
+//! | [`files`], [`tensors_file`] | files that are there whole or not at all; the head of a safetensors file |
+//! | [`numbers`], [`sample`] | numbers as people read them; vectors to measure with |
 //! | [`units`] | numbers with units, as people write them |
 //! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`], [`inspect`], [`generate`], [`export`], [`pages`] | the commands |
 //!
@@ -26,9 +31,12 @@
 mod arguments;
 mod bench;
 mod compare;
+mod conclusion;
 mod data;
+mod defaults;
 mod export;
 mod failure;
+mod files;
 mod folder;
 mod generate;
 mod inspect;
@@ -37,45 +45,49 @@ mod job;
 mod join;
 mod journal;
 mod language;
+mod launch;
 mod length;
 #[cfg(feature = "server")]
 mod logging;
 mod names;
+mod numbers;
 mod pages;
 mod plan;
 mod probe;
 mod record;
 mod report;
 mod resume;
+mod run_spec;
+mod sample;
 mod saved;
 mod screen;
 #[cfg(feature = "server")]
 mod serve;
-mod session;
 mod settings;
 mod signals;
-mod team;
 mod tensorboard;
+mod tensors_file;
 mod train;
+mod training;
 mod units;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
 use failure::{Failure, Outcome};
+use launch::Team;
 use screen::say;
 use std::process::ExitCode;
-use team::Team;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            match team::rank_by_environment().unwrap_or(0) {
+            match launch::rank_by_environment().unwrap_or(0) {
                 0 => {
                     let _ = error.print();
                 }
                 // --help is no error, and one answer is enough.
-                rank if error.use_stderr() && team::outlives_the_first() => eprint!("worker {rank}: {error}"),
+                rank if error.use_stderr() && launch::outlives_the_first() => eprint!("worker {rank}: {error}"),
                 _ => {}
             }
             return ExitCode::from(error.exit_code() as u8);
@@ -110,8 +122,10 @@ fn together(transport: &Option<String>, work: impl FnOnce(&Team) -> Outcome) -> 
     let team = match Team::of(transport.as_deref()) {
         Ok(team) => team,
         // What is wrong with these is wrong for all of them, and the first says so.
-        Err(Failure::Usage(_)) if team::rank_by_environment().is_some_and(|rank| rank > 0) => return ExitCode::from(2),
-        Err(failure) => return ended(Err(failure), team::rank_by_environment()),
+        Err(Failure::Usage(_)) if launch::rank_by_environment().is_some_and(|rank| rank > 0) => {
+            return ExitCode::from(2);
+        }
+        Err(failure) => return ended(Err(failure), launch::rank_by_environment()),
     };
     let outcome = work(&team);
     // After a run that failed the others may be anywhere; and a launcher that was told to stop waits for nobody.

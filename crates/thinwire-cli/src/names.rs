@@ -3,7 +3,7 @@
 //! A checkpoint of the engine has one vector of parameters and knows no network. A run leaves this file beside it, so that
 //! `inspect` and `export` need neither the data nor the code that made the network.
 
-use crate::train;
+use crate::files;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub fn of(tensors: &Tensors) -> Vec<Named> {
 
 /// Writes the names into a run's folder.
 pub fn write(tensors: &Tensors, dir: &Path) -> Result<()> {
-    train::write(&dir.join(FILE), &(serde_json::to_string(&of(tensors))? + "\n"))
+    files::write(&dir.join(FILE), &(serde_json::to_string(&of(tensors))? + "\n"))
 }
 
 /// The names in a run's folder, if it has any.

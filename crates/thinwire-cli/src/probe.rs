@@ -6,10 +6,10 @@
 
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
-use crate::report::figures::{bandwidth as rate, seconds as time};
-use crate::screen::{Answers, bytes, say};
-use crate::team::{Team, gather};
-use crate::train;
+use crate::launch::{Team, gather};
+use crate::numbers::{self, bandwidth as rate, bytes, median, seconds as time};
+use crate::sample::vector;
+use crate::screen::{Answers, print, say};
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
@@ -101,12 +101,12 @@ pub fn command(arguments: &Probe, team: &Team) -> Outcome {
         show(&probed, Answers::beside(arguments.json));
     }
     if team.leads() && arguments.json {
-        train::print(&probed)?;
+        print(&probed)?;
     }
     Ok(())
 }
 
-/// A mean to take: exact if the codec is a cast, coarse with its residues if not.
+/// A mean to take: exact if the codec is a cast, coarse with its residuals if not.
 #[derive(Clone, Copy)]
 enum Kind {
     Exact(CodecName),
@@ -128,21 +128,24 @@ impl fmt::Display for Kind {
 fn check(arguments: &Probe, team: &Team) -> Result<(usize, Vec<Kind>)> {
     let workers = team.size().or(arguments.workers).unwrap_or(4);
     let given = arguments.workers.unwrap_or(workers);
-    ensure!(given == workers, "--workers {given}: {workers} processes were started, and each is a worker");
-    ensure!((2..=1024).contains(&workers), "--workers {workers}: accepted: 2 to 1024");
-    // The vector, its sum or its residue, and as much again for messages of 32 bits.
+    ensure!(
+        given == workers,
+        "invalid --workers {given}: expected {workers}, because each of the {workers} processes is a worker"
+    );
+    ensure!((2..=1024).contains(&workers), "invalid --workers {workers}: expected 2 to 1024");
+    // The vector, its sum or its residual, and as much again for messages of 32 bits.
     let room = arguments.values.checked_mul(3).map(Floats::try_zeroed);
     ensure!(
         matches!(room, Some(Ok(_))),
-        "--values {}: this machine has no memory for vectors of {}; accepted: fewer",
+        "invalid --values {}: expected fewer, because this machine has no memory for vectors of {}",
         arguments.values,
         bytes(4.0 * arguments.values as f64)
     );
-    let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("--residues {name}"));
-    let precisions = arguments.residues.iter().map(precision).collect::<Result<Vec<_>>>()?;
+    let precision = |name: &String| name.parse::<Precision>().with_context(|| format!("invalid --residuals {name}"));
+    let precisions = arguments.residuals.iter().map(precision).collect::<Result<Vec<_>>>()?;
     let mut kinds = Vec::new();
     for name in &arguments.codecs {
-        match name.parse::<CodecName>().with_context(|| format!("--codecs {name}"))? {
+        match name.parse::<CodecName>().with_context(|| format!("invalid --codecs {name}"))? {
             cast @ (CodecName::F32 | CodecName::Bf16 | CodecName::F16) => kinds.push(Kind::Exact(cast)),
             codec => kinds.extend(precisions.iter().map(|precision| Kind::Coarse(codec, *precision))),
         }
@@ -279,16 +282,9 @@ fn slowest(times: &[Vec<u8>]) -> Result<f64> {
     Ok(slowest)
 }
 
-/// A vector to average, the same on all workers.
-fn vector(values: usize) -> Floats {
-    let mut x = Floats::zeroed(values);
-    x.iter_mut().enumerate().for_each(|(i, x)| *x = (i.wrapping_mul(2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
-    x
-}
-
 /// MPI's own sum of the vector, as a yardstick.
 fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) -> Result<Mean> {
-    let (x, mut sum) = (vector(arguments.values), Floats::zeroed(arguments.values));
+    let (x, mut sum) = (vector(arguments.values, 0.5), Floats::zeroed(arguments.values));
     let mut runs = Vec::new();
     for _ in 0..=arguments.repeats {
         gather(&mut *group, &[], PROBING)?;
@@ -309,7 +305,7 @@ fn mean(group: Box<dyn Collective>, kind: Kind, arguments: &Probe) -> Result<Mea
     };
     let options = MeanOptions { bucket: arguments.bucket.unwrap_or(options.bucket), ..options };
     let mut mean = thinwire::Mean::boxed(arguments.values, options, group)?;
-    let mut x = vector(arguments.values);
+    let mut x = vector(arguments.values, 0.5);
     let mut runs = Vec::new();
     for _ in 0..=arguments.repeats {
         mean.gather(&[])?;
@@ -328,12 +324,6 @@ impl Mean {
         runs.remove(0);
         Mean { name, values, bytes_sent_per_worker, seconds: median(&runs), runs }
     }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn show(probed: &Probed, answers: Answers) {
@@ -359,7 +349,7 @@ fn show(probed: &Probed, answers: Answers) {
         let sent = bytes(mean.bytes_sent_per_worker as f64);
         vec![mean.name.clone(), sent, time(mean.seconds), format!("{:.1}", longest / mean.seconds.max(1e-12))]
     };
-    let values = crate::screen::count(probed.means.first().map_or(0.0, |mean| mean.values as f64));
+    let values = numbers::short(probed.means.first().map_or(0.0, |mean| mean.values as f64));
     let title = format!("{values} values");
     table(&[&title, "bytes a worker", "time", "times as fast as the slowest"], probed.means.iter().map(mean).collect());
 }

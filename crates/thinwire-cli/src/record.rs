@@ -1,6 +1,6 @@
 //! What a run leaves behind: `metrics.jsonl`, a line for each step and each evaluation, and `summary.json`, its end.
 //!
-//! A run's folder holds `config.toml` (everything, resolved), these two, `checkpoint/`, and the report.
+//! A run's folder holds `config.toml` (every setting), these two, `checkpoint/`, and the report.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,11 +5,12 @@
 //! the workers are, how long they wait, how often they save and evaluate.
 
 use crate::arguments::Common;
+use crate::files;
 use crate::job::Job;
 use crate::journal::Journal;
+use crate::launch::{self, Team};
 use crate::screen::say;
 use crate::settings::Settings;
-use crate::team::{self, Team};
 use crate::train;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -37,8 +38,8 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
     let given = Settings { given: None, ..Settings::of(&free)? };
     ensure!(
         given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
-        "--resume goes on with the settings of the run in {}; give none but --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, \
-         for `train`, --steps beside it",
+        "--resume {}: expected only --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, for `train`, --steps beside \
+         it, because the run keeps its other settings",
         dir.display()
     );
     Ok(())
@@ -47,21 +48,25 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
 /// The run in `dir`, which has a checkpoint.
 pub fn resume(flags: &Common, dir: &Path, team: &Team) -> Result<Resumed> {
     let named = || format!("--resume {}", dir.display());
-    let mut settings =
-        Settings::read(&dir.join("config.toml")).with_context(|| format!("{}: this is no folder of a run", named()))?;
-    let checkpoint = Checkpoint::open(dir.join("checkpoint"))
-        .with_context(|| format!("{}: the run has no checkpoint to go on from", named()))?;
+    let mut settings = Settings::read(&dir.join("config.toml"))
+        .with_context(|| format!("{}: expected the folder of a run", named()))?;
+    let checkpoint = Checkpoint::open(dir.join("checkpoint")).with_context(|| {
+        format!(
+            "{}: expected a checkpoint, found none; to start the run again, give the same command without --resume",
+            named()
+        )
+    })?;
     let (done, steps) = (checkpoint.manifest.step, settings.steps.unwrap_or(0));
     Journal::check(dir, done)?;
     let finished = done >= steps && dir.join("summary.json").exists();
     let instead_of = flags.steps.filter(|wanted| *wanted != steps).map(|_| steps);
     ensure!(
         !finished || instead_of.is_some(),
-        "{}: the run is done, all {steps} steps of it; to make it longer, give --steps with more than {steps}",
+        "{}: the run has taken all {steps} steps; to make it longer, give --steps with more than {steps}",
         named()
     );
     if let (Some(wanted), Some(_)) = (flags.steps, instead_of) {
-        ensure!(wanted > done, "--steps {wanted}: expected more than the {done} steps that the run has taken");
+        ensure!(wanted > done, "invalid --steps {wanted}: expected more than the {done} steps that the run has taken");
         settings.lengthen(wanted);
     }
     placed(&mut settings, flags, team);
@@ -82,7 +87,7 @@ fn check(job: &Job, dir: &Path, other_steps: bool) -> Result<()> {
     let path = dir.join("checkpoint").join(SETTINGS);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
     let then = text.parse::<toml::Table>().with_context(|| path.display().to_string())?;
-    let now = train::common_settings(job)?.parse::<toml::Table>()?;
+    let now = job.written()?.common().to_toml()?.parse::<toml::Table>()?;
     let mut differences = differences(&then, &now, &FREE, "");
     if other_steps {
         differences.retain(|difference| !difference.starts_with("steps = "));
@@ -93,7 +98,7 @@ fn check(job: &Job, dir: &Path, other_steps: bool) -> Result<()> {
     };
     ensure!(
         differences.is_empty(),
-        "the checkpoint is of another run, or config.toml was edited: {}. Put back what belongs together, or begin another run by \
+        "the checkpoint is of another run, or config.toml was edited: {}. Restore what was changed, or begin another run by \
          --config {} and --out.{longer}",
         differences.join("; "),
         dir.join("config.toml").display()
@@ -123,12 +128,12 @@ fn differences(then: &toml::Table, now: &toml::Table, free: &[&str], prefix: &st
 pub fn write_beside(job: &Job, dir: &Path) -> Result<()> {
     let checkpoint = dir.join("checkpoint");
     std::fs::create_dir_all(&checkpoint).with_context(|| checkpoint.display().to_string())?;
-    train::write(&checkpoint.join(SETTINGS), &train::common_settings(job)?)
+    files::write(&checkpoint.join(SETTINGS), &job.written()?.common().to_toml()?)
 }
 
 /// Whether worker `rank` writes them: of threads the first, of processes each, whose folders may be apart.
 pub fn writes_beside(rank: usize) -> bool {
-    rank == 0 || team::rank_by_environment().is_some()
+    rank == 0 || launch::rank_by_environment().is_some()
 }
 
 impl Resumed {
@@ -141,7 +146,7 @@ impl Resumed {
             manifest.config.as_object_mut().context("the checkpoint's manifest.json: config is not a table")?;
         config.insert("learning_rate".to_owned(), serde_json::to_value(&self.job.config.learning_rate)?);
         write_beside(&self.job, dir)?;
-        train::write(&folder.join("manifest.json"), &(serde_json::to_string_pretty(&manifest)? + "\n"))?;
+        files::write(&folder.join("manifest.json"), &(serde_json::to_string_pretty(&manifest)? + "\n"))?;
         train::write_settings(&self.job, dir)?;
         match std::fs::remove_file(dir.join("summary.json")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -152,13 +157,13 @@ impl Resumed {
     /// What other steps do to the learning rate, which may jump.
     pub fn tell(&self) {
         let Some(before) = self.instead_of else { return };
-        let schedule = self.job.settings.schedule();
-        let steps = self.job.settings.steps.unwrap_or(before);
+        let schedule = self.job.spec.schedule();
+        let steps = self.job.spec.steps;
         let mut old = schedule.clone();
         old.steps = before;
         let last = self.done.saturating_sub(1);
         say!(
-            "{steps} steps instead of {before}: the learning rate goes on at {:.3e} (the last step's was {:.3e}); warm-up and optimizer \
+            "{steps} steps instead of {before}: the learning rate continues at {:.3e} (the last step's was {:.3e}); warm-up and optimizer \
              settings stay as they were",
             schedule.at(self.done),
             old.at(last)

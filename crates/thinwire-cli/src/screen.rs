@@ -1,9 +1,13 @@
 //! What a person sees while a run goes: a progress bar on a terminal, a line now and then elsewhere. And where answers go.
 
+use crate::failure::{Failure, Outcome};
 use crate::journal::Totals;
+use crate::numbers::{bytes, short};
 use crate::record::Step;
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// A line on standard error. Nobody may be reading any more (a terminal closed, a pipe that ended): the run must not die of it.
@@ -72,7 +76,7 @@ impl Screen {
         let message = format!(
             "loss {:.3}{held_out} · {} {}/s · {} {} step, {} in all · compute {:.0} % pack {:.0} % wire {:.0} % wait {:.0} %",
             totals.train_loss(),
-            count(speed),
+            short(speed),
             self.unit,
             bytes(last.bytes),
             last.round,
@@ -114,6 +118,10 @@ impl Screen {
         }
     }
 
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     pub fn eval(&mut self, val_loss: f64) {
         self.val_loss = Some(val_loss);
     }
@@ -147,7 +155,6 @@ impl Answers {
 
     /// Whoever reads may have read enough, as `head` does: then the rest is dropped.
     pub fn line(&self, line: &str) {
-        use std::io::Write as _;
         if self.json {
             say!("{line}");
         } else {
@@ -163,6 +170,12 @@ impl Answers {
         };
         size.map(|(width, _)| usize::from(width.0))
     }
+}
+
+/// The one JSON object of a command, on standard output.
+pub fn print(result: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(result).map_err(Failure::run)?;
+    writeln!(std::io::stdout(), "{text}").context("standard output").map_err(Failure::Run)
 }
 
 /// Broken between words into lines that fit.
@@ -184,42 +197,6 @@ pub fn wrapped(text: &str, width: Option<usize>) -> String {
     lines
 }
 
-/// 27.9 kB, 3.42 MB: decimal units, three digits.
-pub fn bytes(bytes: f64) -> String {
-    scaled(bytes, &["B", "kB", "MB", "GB", "TB"]).join(" ")
-}
-
-/// 27.9k, 3.42M.
-pub fn count(number: f64) -> String {
-    scaled(number, &["", "k", "M", "G"]).concat()
-}
-
-fn scaled(number: f64, units: &[&str]) -> [String; 2] {
-    let mut value = number;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = match value {
-        _ if unit == 0 => 0,
-        value if value < 9.995 => 2,
-        value if value < 99.95 => 1,
-        _ => 0,
-    };
-    [format!("{value:.digits$}"), units[unit].to_owned()]
-}
-
-/// 1 min 40 s, 12.3 s, 2 h 5 min.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match whole {
-        _ if seconds < 59.95 => format!("{seconds:.1} s"), // what {:.1} does not round up to 60.0
-        0..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
-        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,18 +207,5 @@ mod tests {
         assert_eq!(wrapped("one two three", Some(7)), "one two\nthree");
         assert_eq!(wrapped("µµµ longword a", Some(4)), "µµµ\nlongword\na");
         assert_eq!(wrapped("", Some(4)), "");
-    }
-
-    #[test]
-    fn numbers_for_people() {
-        assert_eq!(bytes(0.0), "0 B");
-        assert_eq!(bytes(999.0), "999 B");
-        assert_eq!(bytes(999.9), "1.00 kB");
-        assert_eq!(bytes(27_940.0), "27.9 kB");
-        assert_eq!(bytes(999_700_000.0), "1.00 GB");
-        assert_eq!(count(12_345.0), "12.3k");
-        assert_eq!(duration(59.94), "59.9 s");
-        assert_eq!(duration(100.0), "1 min 40 s");
-        assert_eq!(duration(7500.0), "2 h 05 min");
     }
 }

@@ -3,14 +3,16 @@
 //! The same command again, after a crash or a Ctrl-C, goes on with the run in its folder.
 
 use crate::arguments::Serve;
+use crate::defaults;
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
 use crate::logging;
+use crate::numbers::{bytes, short};
 use crate::report;
-use crate::screen::{bytes, count, say};
+use crate::run_spec::RunSpec;
+use crate::screen::{print, say};
 use crate::settings::Settings;
 use crate::signals::STOP;
-use crate::train::{common_settings, print, task_name};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -40,7 +42,7 @@ pub fn command(arguments: &Serve) -> Outcome {
     let (server, dir) = start(arguments, &bar).map_err(Failure::Usage)?;
     let finished = server.status().digest.is_some() && !arguments.exit_when_done;
     if finished {
-        tracing::info!("the run is at its end; whoever comes can have it, until Ctrl-C");
+        tracing::info!("the run has ended; workers that come now receive its result, until Ctrl-C");
     }
     let mut ended = None;
     while !server.has_failed() && !STOP.load(Ordering::Relaxed) {
@@ -55,10 +57,12 @@ pub fn command(arguments: &Serve) -> Outcome {
     let (rounds, shown) = (status.rounds, dir.display());
     match &status.digest {
         // Who stops a server wants it stopped: that is no failure.
-        None if json => tracing::info!(rounds, folder = %shown, "stopped; the same command again goes on"),
+        None if json => tracing::info!(rounds, folder = %shown, "stopped; the same command resumes it"),
         None if quiet => {}
         None => {
-            say!("stopped after {rounds} rounds; a snapshot and the log are in {shown}\ngo on: the same command again")
+            say!(
+                "stopped after {rounds} rounds; a snapshot and the log are in {shown}\nto resume: the same command again"
+            )
         }
         Some(digest) if json => tracing::info!(rounds, digest, folder = %shown, "done"),
         Some(_) if quiet => {}
@@ -77,7 +81,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let job = job(arguments)?;
     let dir = arguments.common.out.clone().unwrap_or_else(|| folder(&job));
     let rules = rules(arguments, &job)?;
-    let told = common_settings(&job)?;
+    let told = job.written()?.common().to_toml()?;
     let retention = Retention {
         keep: arguments.keep,
         snapshot_every: arguments.snapshot_every,
@@ -91,14 +95,14 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
     let again = Run::exists(&dir);
     if !again {
         Run::check_folder(&dir)?;
-        ensure!(arguments.back_to.is_none(), "--back-to: there is no run in {}", dir.display());
+        ensure!(arguments.back_to.is_none(), "--back-to: expected a run in {}, found none", dir.display());
     }
     if again {
         // Before anything is cut.
-        let before = with_all_words(&read_spec(&dir)?.job, &job)?;
+        let before = with_every_option(&read_spec(&dir)?.job, &job)?;
         ensure!(
             before == told,
-            "{}: a run with other settings is here ({}); take another folder by --out, or start over by --overwrite",
+            "{}: expected a run with these settings, found another ({}); take another folder by --out, or start over by --overwrite",
             dir.display(),
             difference(&before, &told)
         );
@@ -107,7 +111,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         (true, Some(rounds)) => Run::open_back_to(&dir, retention, rounds)?,
         (true, None) => Run::open(&dir, retention)?,
         (false, _) => {
-            let (workers, steps) = (job.settings.workers.expect("resolved"), job.settings.steps.expect("resolved"));
+            let RunSpec { workers, steps, .. } = job.spec;
             Run::create(&dir, &job.config, &job.initial()?, workers, steps, told.clone(), retention)?
         }
     };
@@ -120,10 +124,10 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
         bar.suspend(|| {
             say!(
                 "{} of {} parameters, for {} workers, {} steps, {}{from} → {}",
-                task_name(&job.settings),
-                count(parameters as f64),
+                job.spec.task.name(),
+                short(parameters as f64),
                 rules.workers,
-                job.settings.steps.expect("resolved"),
+                job.spec.steps,
                 report::shown(&job.config.name.to_string()),
                 dir.display()
             );
@@ -133,8 +137,8 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
                 format!(" (any name, and the password in {})", quoted(&file.display().to_string()))
             });
             say!("page      {scheme}://{host}/{password}");
-            say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.settings));
-            if let Some(elsewhere) = elsewhere(arguments, &job.settings) {
+            say!("workers   thinwire join {host}{}", shown_flags(arguments, &job.spec));
+            if let Some(elsewhere) = elsewhere(arguments, &job.spec) {
                 say!("          {elsewhere}");
             }
         });
@@ -148,9 +152,9 @@ fn this_host() -> String {
 }
 
 /// What else a worker has to give: the files as they are called here.
-fn shown_flags(arguments: &Serve, settings: &Settings) -> String {
+fn shown_flags(arguments: &Serve, spec: &RunSpec) -> String {
     let mut flags = String::new();
-    for (path, flag) in files(arguments, settings) {
+    for (path, flag) in files(arguments, spec) {
         flags += &path.map_or(String::new(), |path| format!(" {flag} {}", quoted(&path.display().to_string())));
     }
     for (given, flag) in [
@@ -162,37 +166,37 @@ fn shown_flags(arguments: &Serve, settings: &Settings) -> String {
     flags
 }
 
-fn files<'a>(arguments: &'a Serve, settings: &'a Settings) -> [(Option<&'a PathBuf>, &'static str); 5] {
+fn files<'a>(arguments: &'a Serve, spec: &'a RunSpec) -> [(Option<&'a Path>, &'static str); 5] {
     [
-        (settings.data.as_ref(), "--data"),
-        (settings.finetune.as_ref(), "--finetune"),
-        (settings.finetune_eval.as_ref(), "--finetune-eval"),
-        (settings.tokenizer_files.as_ref(), "--tokenizer-files"),
-        (arguments.token_file.as_ref(), "--token-file"),
+        (spec.data.as_deref(), "--data"),
+        (spec.finetune(), "--finetune"),
+        (spec.finetune_eval(), "--finetune-eval"),
+        (spec.tokenizer_files.as_deref(), "--tokenizer-files"),
+        (arguments.token_file.as_deref(), "--token-file"),
     ]
 }
 
 /// What is not the same on other machines, or not known here.
-fn elsewhere(arguments: &Serve, settings: &Settings) -> Option<String> {
+fn elsewhere(arguments: &Serve, spec: &RunSpec) -> Option<String> {
     let there =
-        files(arguments, settings).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
-    let mut words = Vec::new();
+        files(arguments, spec).iter().filter(|(path, _)| path.is_some()).map(|(_, flag)| *flag).collect::<Vec<_>>();
+    let mut hints = Vec::new();
     if !there.is_empty() {
-        words.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
+        hints.push(format!("on another machine {} with the path that the same file has there", there.join(" and ")));
     }
     if arguments.tls_cert.is_some() {
-        words.push("CA.pem is the certificate that has signed --tls-cert".to_owned());
+        hints.push("CA.pem is the certificate that has signed --tls-cert".to_owned());
     }
-    (!words.is_empty()).then(|| format!("({})", words.join("; ")))
+    (!hints.is_empty()).then(|| format!("({})", hints.join("; ")))
 }
 
 /// As a shell reads it.
-pub fn quoted(word: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=+,@%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
     } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 
@@ -204,13 +208,13 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
         (flags.tensorboard.is_some(), "--tensorboard"),
         (flags.hierarchy.is_some(), "--hierarchy"),
     ] {
-        ensure!(!given, "{flag}: workers of a server come to it one by one; leave it out");
+        ensure!(!given, "invalid {flag}: expected none, because workers of a server join it one by one");
     }
     let mut settings = Settings::of(flags)?;
     let name = match (&arguments.optimizer, settings.optimizer.contains_key("name")) {
         (Some(name), _) => name.clone(),
         (None, true) => settings.name()?.to_string(),
-        (None, false) => "efficient-adam".to_owned(),
+        (None, false) => defaults::SERVED.to_string(),
     };
     settings.set_name(&name).context("--optimizer")?;
     settings.check_only(&[name])?;
@@ -220,22 +224,30 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
 
 /// Where the run is kept, if nobody says.
 fn folder(job: &Job) -> PathBuf {
-    let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" };
-    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", task_name(&job.settings), job.config.name))
+    let tuned = if job.spec.finetune().is_some() { "-finetune" } else { "" };
+    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", job.spec.task.name(), job.config.name))
 }
 
 fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {
-    let workers = job.settings.workers.expect("resolved");
+    let workers = job.spec.workers;
     let quorum = match arguments.quorum.as_str() {
         "all" => workers,
         number => number.parse().ok().filter(|number| (1..=4096).contains(number)).with_context(|| {
-            format!("--quorum {number}: accepted: a number of workers of at least 1, or all, which is --workers")
+            format!(
+                "invalid --quorum {number}: expected a number of workers from 1 to 4096, or all, which is --workers"
+            )
         })?,
     };
     let deadline = Duration::from_secs(arguments.common.deadline.unwrap_or(DEADLINE));
     let max_members = arguments.max_members.map_or(workers.max(64), |most| most as usize);
-    ensure!(max_members >= workers, "--max-members {max_members}: accepted: at least --workers, which is {workers}");
-    ensure!(quorum <= max_members, "--quorum {quorum}: accepted: at most --max-members, which is {max_members}");
+    ensure!(
+        max_members >= workers,
+        "invalid --max-members {max_members}: expected at least {workers}, the number of --workers"
+    );
+    ensure!(
+        quorum <= max_members,
+        "invalid --quorum {quorum}: expected at most {max_members}, the number of --max-members"
+    );
     let per_identity = arguments.max_per_address.map_or(max_members.div_ceil(2).max(workers), |most| most as usize);
     Ok(Rules { quorum, workers, deadline, max_members, per_identity })
 }
@@ -257,12 +269,11 @@ pub fn token(path: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// A run's settings as they would be written today: an optimizer's word that there was not yet stands at its default.
-fn with_all_words(text: &str, job: &Job) -> anyhow::Result<String> {
+/// A run's settings as they would be written today: options of the optimizer that have come since take their defaults.
+fn with_every_option(text: &str, job: &Job) -> anyhow::Result<String> {
     let mut settings: Settings = toml::from_str(text)?;
-    let config = settings.config(job.task.get().tensors())?;
-    settings.keep(&config)?;
-    Ok(toml::to_string(&settings)?)
+    settings.optimizer = job.spec.completed(&settings)?;
+    settings.to_toml()
 }
 
 /// The first line that two settings do not share.
@@ -292,7 +303,7 @@ fn show(bar: &ProgressBar, status: &Status) {
     let loss = status.losses.last().map_or(String::new(), |(_, loss)| format!(" · loss {loss:.3}"));
     let trouble = status.trouble.as_ref().map_or(String::new(), |trouble| format!(" · NO ROUNDS: {trouble}"));
     bar.set_message(format!(
-        "round {} · {here} of {} workers here{loss} · {} in, {} out · {} left out{trouble}",
+        "round {} · {here} of {} workers here{loss} · {} in, {} out · {} missed{trouble}",
         status.rounds,
         status.workers,
         bytes(status.bytes_received as f64),
@@ -305,7 +316,7 @@ fn show(bar: &ProgressBar, status: &Status) {
 fn conclude(status: &Status, dir: &Path) {
     let began = Duration::from_secs_f64(status.seconds_up);
     say!(
-        "done      {} rounds, {} in, {} out; {} workers, left out {} times; {:.1} s since the server started",
+        "done      {} rounds, {} in, {} out; {} workers, who missed {} rounds; {:.1} s since the server started",
         status.rounds,
         bytes(status.bytes_received as f64),
         bytes(status.bytes_sent as f64),

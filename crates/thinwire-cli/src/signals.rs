@@ -4,8 +4,8 @@
 //! One wish often comes twice: `timeout` of coreutils sends its signal to the process and to its group, a terminal and a launcher
 //! may both pass on a Ctrl-C. Whoever really wants to end at once has seen by then that the first one did not.
 
+use crate::launch;
 use crate::screen::say;
-use crate::team;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -52,13 +52,13 @@ pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         Response::Stop => {
             set.store(true, Ordering::Relaxed);
             // A launcher tells so too when a worker was lost, and then nothing is saved: the session knows, and says so.
-            if team::rank_by_environment().is_none() {
+            if launch::rank_by_environment().is_none() {
                 say!(
-                    "\nstopping: what is under way is ended, and saved (again, {} s from now or later: stop at once, without that)",
+                    "\nstopping: the step under way is finished, then saved (a signal {} s from now or later stops at once, without saving)",
                     SAME.as_secs()
                 );
             }
-            team::told_to_stop();
+            launch::told_to_stop();
         }
     });
     if let Err(error) = handled {

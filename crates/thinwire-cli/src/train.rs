@@ -1,38 +1,37 @@
 //! `thinwire train`: one run, from its settings to its summary.
 
 use crate::arguments::{Common, Train};
+use crate::conclusion;
 use crate::data;
 use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::folder::{self, Content, Held};
-use crate::job::{BuiltIn, Job};
+use crate::job::Job;
 use crate::journal::Totals;
+use crate::launch::Team;
 use crate::length;
 use crate::names;
-use crate::plan::{hindsight, network};
+use crate::numbers::short;
+use crate::plan::{network, planned_vs_measured};
 use crate::record::{Planned, Projection, Summary, projected};
 use crate::report;
 use crate::resume::{self, Resumed};
-use crate::screen::{bytes, count, duration, say};
-use crate::session::{End, Session};
-use crate::settings::{Settings, TaskName};
+use crate::run_spec::RunSpec;
+use crate::screen::{print, say};
+use crate::settings::Settings;
 use crate::signals::STOP;
-use crate::team::Team;
 use crate::tensorboard;
+use crate::training::End;
+use crate::training::group::Session;
 use anyhow::Context;
-use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thinwire::{Config, Name, Plan};
+use thinwire::Plan;
 use thinwire_models::Score;
-use thinwire_models::task::gpt::Gpt;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Links that times are projected to, in bits a second.
 pub const LINKS: [f64; 3] = [1e8, 1e9, 1e10];
-
-/// Tokens of the sample that a language model prints at the end.
-const SAMPLE: usize = 300;
 
 pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let flags = &arguments.common;
@@ -58,11 +57,7 @@ pub fn command(arguments: &Train, team: &Team) -> Outcome {
     let Some((summary, params)) = run(&job, &dir, initial.as_deref(), flags, team)? else { return Ok(()) };
     let page = write_report(std::slice::from_ref(&dir), &dir)?;
     if !flags.quiet {
-        let sample = match &job.task {
-            BuiltIn::Gpt(gpt) => Some(sample(gpt, &params, &job)),
-            _ => None,
-        };
-        conclude(&job, &summary, sample.as_deref(), &dir, &page).map_err(Failure::Run)?;
+        conclusion::of_group(&job, &summary, &params, &dir, &page).map_err(Failure::Run)?;
     }
     if flags.json {
         print(&summary)?;
@@ -78,7 +73,7 @@ pub fn hold_again(dir: &Path, team: &Team) -> Outcome<Vec<Held>> {
 
 /// The folder of a run that begins: locked, and empty.
 fn started(job: &Job, flags: &Common, team: &Team) -> Outcome<(PathBuf, Vec<Held>)> {
-    let dir = match &job.settings.out {
+    let dir = match &job.spec.out {
         Some(out) => out.clone(),
         None if flags.overwrite => usual_folder(job),
         None => folder::free(usual_folder(job), |dir| Content::of(dir) == Content::Finished, team)?,
@@ -114,17 +109,9 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Vec<f32>)> {
 
 /// Where a run leaves its results, if nobody says.
 fn usual_folder(job: &Job) -> PathBuf {
-    let task = task_name(&job.settings);
-    let tuned = if job.settings.finetune.is_some() { "-finetune" } else { "" }; // beside the run that it is made from
+    let task = job.spec.task.name();
+    let tuned = if job.spec.finetune().is_some() { "-finetune" } else { "" }; // beside the run that it is made from
     PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name))
-}
-
-pub fn task_name(settings: &Settings) -> &'static str {
-    match settings.task {
-        TaskName::Gpt => "gpt",
-        TaskName::Bert => "bert",
-        TaskName::Images => "images",
-    }
 }
 
 /// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
@@ -139,8 +126,8 @@ pub fn run(
     // Before the run, not at its end.
     let network = flags.network.as_deref().filter(|_| team.leads()).map(network::read).transpose();
     team.agree(network.map(drop).map_err(Failure::Usage))?;
-    team.same("data", job.settings.data_digest.as_deref().unwrap_or_default())?;
-    team.same("settings", &common_settings(job).map_err(Failure::Run)?)?;
+    team.same("data", &job.found.data)?;
+    team.same("settings", &job.written().and_then(|settings| settings.common().to_toml()).map_err(Failure::Run)?)?;
     let resume = initial.is_none();
     let initial = initial.map_or_else(|| job.task.get().initial(0), <[f32]>::to_vec);
     // Also of a run that goes on: with other workers its settings are others.
@@ -149,22 +136,21 @@ pub fn run(
     if !quiet {
         announce(job, initial.len(), dir, resume, team);
     }
-    let workers = job.settings.workers.expect("resolved");
-    let deadline = Duration::from_secs(job.settings.deadline.expect("resolved"));
+    let deadline = Duration::from_secs(job.spec.deadline);
     let tensorboard = flags.tensorboard.as_ref();
     let tensorboard = tensorboard.map(|given| given.clone().unwrap_or_else(|| dir.join(tensorboard::FOLDER)));
     let session = Session { job, initial: &initial, dir, resume, stop: &STOP, quiet, tensorboard };
-    let ends = team.run(workers, job.settings.hosts.unwrap_or(1), deadline, |group| session.run(group));
+    let ends = team.run(job.spec.workers, job.spec.hosts(), deadline, |group| session.run(group));
     let mut ends = collect(ends).map_err(Failure::Run)?;
     let end = ends.swap_remove(0);
     let Some(score) = &end.score else {
-        let steps = job.settings.steps.expect("resolved");
+        let steps = job.spec.steps;
         let when = match end.steps == steps {
             true => format!("interrupted in the last evaluation, after all {steps} steps"),
             false => format!("interrupted after {} of {steps} steps", end.steps),
         };
         return Err(Failure::Interrupted(format!(
-            "{when}; the checkpoint is in {}\ngo on, bit for bit:  {}thinwire train --resume {}",
+            "{when}; the checkpoint is in {}\nto resume, bit for bit:  {}thinwire train --resume {}",
             dir.join("checkpoint").display(),
             team.launch(),
             dir.display(),
@@ -176,31 +162,14 @@ pub fn run(
     let mut summary = summary(job, &end, score, team);
     summary.planned = planned(job, &summary, flags, team);
     let text = serde_json::to_string_pretty(&summary).map_err(Failure::run)?;
-    write(&dir.join("summary.json"), &(text + "\n")).map_err(Failure::Run)?;
+    files::write(&dir.join("summary.json"), &(text + "\n")).map_err(Failure::Run)?;
     Ok(Some((summary, end.params)))
 }
 
 /// Every worker writes the file, for itself to resume from; where they share the folder they write the same.
 pub fn write_settings(job: &Job, dir: &Path) -> anyhow::Result<()> {
     names::write(job.task.get().tensors(), dir)?;
-    write(&dir.join("config.toml"), &settings_text(job)?)
-}
-
-/// What must be the same on all machines; where their files are, and how long they wait, is for each to say.
-pub fn common_settings(job: &Job) -> anyhow::Result<String> {
-    let mut common =
-        Settings { out: None, data: None, from: None, deadline: None, given: None, ..job.settings.clone() };
-    (common.finetune, common.finetune_eval, common.tokenizer_files) = (None, None, None);
-    Ok(toml::to_string(&common)?)
-}
-
-/// Without `out`: who gives this file to --config wants another run, not this one replaced.
-fn settings_text(job: &Job) -> anyhow::Result<String> {
-    let mut settings = Settings { out: None, ..job.settings.clone() };
-    if let Some(given) = &mut settings.given {
-        given.out = None;
-    }
-    Ok(toml::to_string(&settings)?)
+    files::write(&dir.join("config.toml"), &job.written()?.kept().to_toml()?)
 }
 
 /// All ends, or the error that came first: the other workers only heard of it.
@@ -217,19 +186,18 @@ fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
 }
 
 fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
-    let settings = &job.settings;
-    let (workers, steps) = (settings.workers.expect("resolved"), settings.steps.expect("resolved"));
-    let from = if job.recommended { "recommended for this task" } else { "as given" };
-    let again = if resume { "going on: " } else { "" };
+    let RunSpec { task, workers, steps, lr, recommended, .. } = job.spec;
+    let from = if recommended { "recommended for this task" } else { "as given" };
+    let again = if resume { "resuming: " } else { "" };
     say!(
         "{again}{} of {} parameters, {} workers on {}, {} steps, {} at learning rate {} ({}) → {}",
-        task_name(settings),
-        count(params as f64),
+        task.name(),
+        short(params as f64),
         workers,
         team.shown(),
         steps,
         report::shown(&job.config.name.to_string()),
-        settings.lr.expect("resolved"),
+        lr,
         if resume { "the run's" } else { from },
         dir.display(),
     );
@@ -241,15 +209,8 @@ fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     }
 }
 
-/// Writes a file by rename: it is there whole, or not at all.
-pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let draft = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
-    written.with_context(|| path.display().to_string())
-}
-
 fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
-    let (workers, totals) = (job.settings.workers.expect("resolved"), &end.totals);
+    let (workers, totals) = (job.spec.workers, &end.totals);
     let rounds = totals.rounds;
     // On two levels what stays inside a host crosses no link.
     let on_links = match totals.bytes_between_hosts {
@@ -279,13 +240,13 @@ fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
 pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score: &Score) -> Summary {
     Summary {
         optimizer: job.config.name.to_string(),
-        task: task_name(&job.settings).to_owned(),
+        task: job.spec.task.name().to_owned(),
         transport: String::new(),
         workers,
         steps: 0,
         params: params.len(),
-        seed: job.settings.seed.expect("resolved"),
-        lr: job.settings.lr.expect("resolved"),
+        seed: job.spec.seed,
+        lr: job.spec.lr,
         train_loss: totals.train_loss(),
         val_loss: score.mean_loss(),
         accuracy: score.accuracy(),
@@ -310,21 +271,18 @@ pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score
 
 /// What the plan says of the run that was; none if only the run could tell, as with 1-bit Adam's `warmup = "auto"`.
 fn planned(job: &Job, summary: &Summary, flags: &Common, team: &Team) -> Option<Planned> {
-    let hosts = team.hosts_of(summary.workers, job.settings.hosts.unwrap_or(1));
+    let hosts = team.hosts_of(summary.workers, job.spec.hosts());
     let compute = summary.seconds.compute / summary.steps.max(1) as f64;
     let (threads, network) = (team.size().is_none(), flags.network.as_deref());
-    let planned = hindsight::planned(&job.config, summary.params, &hosts, summary.steps, compute, threads, network);
+    let planned =
+        planned_vs_measured::planned(&job.config, summary.params, &hosts, summary.steps, compute, threads, network);
     planned.inspect_err(|error| tell_unplanned(flags, error)).ok()
 }
 
 fn tell_unplanned(flags: &Common, error: &anyhow::Error) {
     if !flags.quiet {
-        say!("planned   nothing: {error:#}");
+        say!("planned   not available: {error:#}");
     }
-}
-
-pub fn sample(gpt: &Gpt, params: &[f32], job: &Job) -> String {
-    gpt.sample(params, "\n", SAMPLE, 0.8, job.settings.seed.expect("resolved"))
 }
 
 /// Writes the report of `dirs` into `dir`.
@@ -333,86 +291,4 @@ pub fn write_report(dirs: &[PathBuf], dir: &Path) -> Outcome<PathBuf> {
     let runs = report::find(dirs).map_err(Failure::Run)?;
     report::write(&runs, &page, 1e9).map_err(Failure::Run)?;
     Ok(page)
-}
-
-/// The result, on standard output.
-pub fn print(result: &impl Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(result).map_err(Failure::run)?;
-    writeln!(std::io::stdout(), "{text}").context("standard output").map_err(Failure::Run)
-}
-
-/// What the run came to, for people.
-fn conclude(job: &Job, summary: &Summary, sample: Option<&str>, dir: &Path, page: &Path) -> anyhow::Result<()> {
-    if let Some(sample) = sample {
-        say!("\na sample of what it learned to write:\n");
-        for line in sample.trim().lines() {
-            // A network that knows little writes any byte, also those that move the cursor or ring the bell.
-            say!("    {}", line.replace(char::is_control, "\u{fffd}"));
-        }
-        say!("");
-    }
-    let accuracy = accuracy(summary);
-    let matthews = summary.matthews.map_or(String::new(), |value| format!(", Matthews correlation {value:.3}"));
-    say!("loss      {:.4} in training, {:.4} held out{accuracy}{matthews}", summary.train_loss, summary.val_loss);
-    let sent = summary.bytes_sent_per_worker as f64;
-    let adam = Plan::new(&Config::new(Name::ADAM), summary.params, summary.workers, summary.steps)?;
-    let against = adam.bytes_sent(0) as f64;
-    let less = if sent > 0.0 && job.config.codec_up.is_some() {
-        format!("; Adam would have sent {}: {:.1} times as much", bytes(against), against / sent)
-    } else {
-        String::new()
-    };
-    let abroad = match summary.bytes_between_hosts_per_worker {
-        0 => String::new(),
-        between if between as f64 == sent => ", all to other hosts".to_owned(),
-        between => format!(", {} of it to other hosts", bytes(between as f64)),
-    };
-    say!("sent      {} by each worker{abroad}{less}", bytes(sent));
-    let rounds = summary.rounds;
-    say!(
-        "rounds    {} exact, {} coarse, {} skipped; {:.2} bits a parameter a step (Adam: 32)",
-        rounds.exact,
-        rounds.coarse,
-        rounds.skipped,
-        summary.bits_per_param_per_step
-    );
-    let seconds = summary.seconds;
-    say!(
-        "time      {}: compute {:.1} s, pack {:.1} s, wire {:.1} s, wait {:.1} s; {} {}/s",
-        duration(seconds.total),
-        seconds.compute,
-        seconds.pack,
-        seconds.wire,
-        seconds.wait,
-        count(summary.units_per_second),
-        summary.unit,
-    );
-    if summary.workers > 1 {
-        let times = summary.projected.iter().map(|to| format!("{} on {}", duration(to.seconds), link(to.bandwidth)));
-        say!("projected {}", times.collect::<Vec<_>>().join(", "));
-        say!(
-            "          (a machine and a link for each worker: its bytes and rounds, its measured compute and packing)"
-        );
-    }
-    if let Some(planned) = &summary.planned {
-        say!("{}", hindsight::sentence(planned, summary));
-    }
-    if let Some(warning) = summary.jumps_warning() {
-        say!("warning   {warning}");
-    }
-    say!("digest    {}", summary.digest);
-    say!("results   {} · report {}", dir.display(), page.display());
-    Ok(())
-}
-
-/// ", accuracy 84.31 % (68.38 % is the most frequent class)"
-pub fn accuracy(summary: &Summary) -> String {
-    let beside =
-        summary.majority.map_or(String::new(), |part| format!(" ({:.2} % is the most frequent class)", 100.0 * part));
-    summary.accuracy.map_or(String::new(), |part| format!(", accuracy {:.2} %{beside}", 100.0 * part))
-}
-
-/// 100 Mb/s, 1 Gb/s.
-pub fn link(bandwidth: f64) -> String {
-    if bandwidth >= 1e9 { format!("{} Gb/s", bandwidth / 1e9) } else { format!("{} Mb/s", bandwidth / 1e6) }
 }

@@ -2,7 +2,7 @@
 //!
 //! A unit that could mean two things is read as its letters say: b is a bit, B a byte of eight.
 
-use crate::report::figures;
+use crate::numbers;
 
 /// More values than any model has, and more steps than any run.
 const MOST: f64 = 1e13;
@@ -34,7 +34,7 @@ fn up_to(text: &str, most: f64, shown: &str) -> Result<usize, String> {
     let whole = |number: &f64| (number - number.round()).abs() <= 1e-9 * number && (1.0..=most).contains(number);
     number.filter(whole).map(|number| number.round() as usize).ok_or_else(|| {
         let case = if matches!(&text[at..], "m" | "g" | "b" | "t") { "M, G and T are capitals; " } else { "" };
-        format!("{case}accepted: a whole number from 1 to {shown}, such as 800k, 25M or 1.5G")
+        format!("{case}expected a whole number from 1 to {shown} (for example 800k, 25M or 1.5G)")
     })
 }
 
@@ -52,7 +52,7 @@ pub fn size(text: &str) -> Result<usize, String> {
     };
     let bytes = split(text).and_then(|(value, unit)| Some(value * scale(unit)?));
     bytes.filter(|bytes| (1e6..=1e16).contains(bytes)).map(|bytes| bytes as usize).ok_or_else(|| {
-        "accepted: bytes with their unit (MB, GB, TB, MiB, GiB or TiB), from 1MB on, such as 24GB or 80GiB".to_owned()
+        "expected at least 1MB, with the unit MB, GB, TB, MiB, GiB or TiB (for example 24GB or 80GiB)".to_owned()
     })
 }
 
@@ -63,7 +63,9 @@ pub fn whole(
 ) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
     move |text| match text.trim().parse::<u64>().ok().filter(|number| range.contains(number)) {
         Some(number) => Ok(number as usize),
-        None => Err(format!("accepted: a whole number from {} to {}, such as {example}", range.start(), range.end())),
+        None => {
+            Err(format!("expected a whole number from {} to {} (for example {example})", range.start(), range.end()))
+        }
     }
 }
 
@@ -73,21 +75,23 @@ const RATES: std::ops::RangeInclusive<f64> = 1e3..=1e14;
 /// Bits a second.
 pub fn bandwidth(text: &str) -> Result<f64, String> {
     let refused = |why: &str| {
-        Err(format!("{why}accepted: bits a second, such as 100mbit, 1Gb/s or 10Gbps, or bytes, such as 125MB/s"))
+        Err(format!(
+            "{why}expected bits a second (for example 100mbit, 1Gb/s or 10Gbps) or bytes a second (for example 125MB/s)"
+        ))
     };
     let Some((value, unit)) = split(text) else { return refused("") };
     let Some(scale) = rate_unit(unit) else {
         let why = if unit.is_empty() {
-            "a number alone says no unit; ".to_owned()
+            "the unit is missing; ".to_owned()
         } else {
-            format!("there is no unit `{unit}`; {}", meant(value, unit))
+            format!("unknown unit `{unit}`; {}", meant(value, unit))
         };
         return refused(&why);
     };
     match value * scale {
         rate if RATES.contains(&rate) => Ok(rate),
         rate if rate.is_finite() && rate > 0.0 => {
-            refused(&format!("{} is no rate of a link; ", figures::bandwidth(rate)))
+            refused(&format!("{} is slower or faster than any link; ", numbers::bandwidth(rate)))
         }
         _ => refused(""),
     }
@@ -129,7 +133,7 @@ fn rate_unit(unit: &str) -> Option<f64> {
 /// Seconds, at least 0 and at most a day.
 pub fn time(text: &str) -> Result<f64, String> {
     let refused =
-        || Err("accepted: a time with its unit, such as 50us, 0.3ms, 300ms or 2s, of at most a day".to_owned());
+        || Err("expected a time of at most a day, with its unit (for example 50us, 0.3ms, 300ms or 2s)".to_owned());
     let Some((value, unit)) = split(text) else { return refused() };
     let scale = match unit {
         "ns" => 1e-9,
@@ -148,7 +152,7 @@ pub fn time(text: &str) -> Result<f64, String> {
 /// A time above 0: of computing, which nothing does in less than a microsecond.
 pub fn duration(text: &str) -> Result<f64, String> {
     match time(text)? {
-        seconds if seconds < 1e-6 => Err("accepted: a time above 0, from 1us on, such as 300ms".to_owned()),
+        seconds if seconds < 1e-6 => Err("expected a time of at least 1us (for example 300ms)".to_owned()),
         seconds => Ok(seconds),
     }
 }
@@ -156,14 +160,14 @@ pub fn duration(text: &str) -> Result<f64, String> {
 /// How late a message may be: to the moon and back takes less than ten seconds.
 pub fn delay(text: &str) -> Result<f64, String> {
     match time(text)? {
-        seconds if seconds > 10.0 => Err("accepted: a time from 0 to 10s, such as 50us or 20ms".to_owned()),
+        seconds if seconds > 10.0 => Err("expected a time from 0 to 10s (for example 50us or 20ms)".to_owned()),
         seconds => Ok(seconds),
     }
 }
 
 /// A part of one: 0.1, or 10%.
 pub fn part(text: &str) -> Result<f64, String> {
-    let refused = || Err("accepted: a part from 0 to 1, such as 0.1 or 10%".to_owned());
+    let refused = || Err("expected a part from 0 to 1 (for example 0.1 or 10%)".to_owned());
     match split(text) {
         Some((value, "")) if (0.0..=1.0).contains(&value) => Ok(value),
         Some((value, "%")) if (0.0..=100.0).contains(&value) => Ok(value / 100.0),
@@ -175,7 +179,7 @@ pub fn part(text: &str) -> Result<f64, String> {
 pub fn factor(text: &str) -> Result<f64, String> {
     match split(text) {
         Some((value, "" | "x")) if (1.0..=1000.0).contains(&value) => Ok(value),
-        _ => Err("accepted: how many times, 1 to 1000, such as 1.5 or 2x".to_owned()),
+        _ => Err("expected a factor from 1 to 1000 (for example 1.5 or 2x)".to_owned()),
     }
 }
 
@@ -228,14 +232,14 @@ mod tests {
         );
         assert_eq!((number("1T"), steps("100M")), (Ok(1_000_000_000_000), Ok(100_000_000)));
         for text in ["", "0", "-5", "1.5", "1e15", "11T", "five", "1µ", "nan", "k"] {
-            assert!(number(text).expect_err(text).contains("from 1 to 10T, such as 800k"), "{text}");
+            assert!(number(text).expect_err(text).contains("from 1 to 10T (for example 800k"), "{text}");
         }
         assert!(number("110m").expect_err("a thousandth").contains("capitals"));
         assert!(steps("1e12").expect_err("too many").contains("from 1 to 100M"));
         let workers = whole(1..=4096, "16");
         assert_eq!(workers("16"), Ok(16));
         for text in ["-1", "2.5", "1e9", "0", "4097", ""] {
-            assert!(workers(text).expect_err(text).contains("from 1 to 4096, such as 16"), "{text}");
+            assert!(workers(text).expect_err(text).contains("from 1 to 4096 (for example 16)"), "{text}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! The passes of a codec over a vector, and a copy beside them.
 
+use crate::numbers::median;
+use crate::sample::vector;
 use anyhow::{Result, ensure};
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
@@ -59,16 +61,14 @@ type Decode = fn(&dyn Codec, Cut, &[u8], &mut [f32]) -> Result<(), Fault>;
 struct Data {
     x: Floats,
     y: Floats,
-    residue: Floats,
+    residual: Floats,
     bytes: Vec<u8>,
 }
 
 impl Data {
     fn new(codec: &dyn Codec, values: usize) -> Data {
-        let mut x = Floats::zeroed(values);
-        x.iter_mut().enumerate().for_each(|(i, x)| *x = (i.wrapping_mul(2_654_435_761) % 1000) as f32 / 1000.0 - 0.5);
         let bytes = vec![0; encoded_len(codec, BLOCK, values)];
-        Data { x, y: Floats::zeroed(values), residue: Floats::zeroed(values), bytes }
+        Data { x: vector(values, 0.5), y: Floats::zeroed(values), residual: Floats::zeroed(values), bytes }
     }
 }
 
@@ -94,18 +94,18 @@ pub fn table(values: usize, codecs: &[CodecName], threads: usize) -> Result<(f64
                 times.push(time);
                 ratios.push(bytes / time / (COPIED / copy));
             }
-            let rate = values as f64 / median(times);
+            let rate = values as f64 / median(&times);
             kernels.push(Kernel {
                 name: format!("{name} {what}"),
                 threads,
                 values_per_s: rate,
                 gb_per_s: rate * bytes / 1e9,
-                ratio_to_copy: median(ratios),
+                ratio_to_copy: median(&ratios),
             });
         }
     }
-    ensure!(!copies.is_empty(), "--codecs: accepted: at least one, such as sign");
-    Ok((median(copies), kernels))
+    ensure!(!copies.is_empty(), "invalid --codecs: expected at least one (for example sign), found none");
+    Ok((median(&copies), kernels))
 }
 
 /// How fast `codec` is on one thread.
@@ -122,7 +122,7 @@ pub fn speed(name: CodecName, values: usize) -> Result<CodecSpeed> {
             times.push(began.elapsed().as_secs_f64());
         }
         cpu += times.iter().sum::<f64>();
-        Ok(median(times) / values as f64)
+        Ok(median(&times) / values as f64)
     };
     let (encode, decode_add) = (of(encode)?, of(decode_add)?);
     Ok(CodecSpeed { codec: name, encode, decode_add, cpu_share: if wall > 0.0 { (cpu / wall).min(1.0) } else { 1.0 } })
@@ -134,7 +134,7 @@ fn encode(codec: &dyn Codec, data: &mut Data, threads: &Threads) -> Result<(), F
     let span = Span {
         range: 0..data.x.len(),
         vectors,
-        residual: ResidualSlice::Wide(&mut data.residue),
+        residual: ResidualSlice::Wide(&mut data.residual),
         bytes: &mut data.bytes,
         cut,
     };
@@ -178,9 +178,4 @@ fn seconds<E>(work: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
     let began = Instant::now();
     work()?;
     Ok(began.elapsed().as_secs_f64())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

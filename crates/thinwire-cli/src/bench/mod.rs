@@ -11,9 +11,9 @@ pub mod message;
 pub mod steps;
 
 use crate::failure::{Failure, Outcome};
+use crate::numbers::short;
 use crate::plan::{cost, methods};
-use crate::screen::{Answers, count, say};
-use crate::train;
+use crate::screen::{Answers, print, say};
 use crate::units::number;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -23,11 +23,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use steps::StepCost;
-use thinwire::{CodecName, Config, Name};
+use thinwire::inside::Optimizers;
+use thinwire::{CodecName, Config};
 
 #[derive(Args)]
 pub struct Bench {
-    /// Values of the vectors, such as 800k or 4M; longer than the caches, or it is those that are measured
+    /// Length of the vectors (for example 800k or 4M), larger than the caches, which would be measured otherwise
     #[arg(long, value_name = "N", default_value = "4M", value_parser = number)]
     pub values: usize,
     /// The codecs
@@ -38,10 +39,10 @@ pub struct Bench {
         default_value = "sign,uniform2,uniform4,uniform8,power3,topk0.01,bf16,f16,f32"
     )]
     pub codecs: Vec<String>,
-    /// One JSON object on standard output, which `plan --bench` takes
+    /// Print one JSON object on standard output, which `plan --bench` reads
     #[arg(long)]
     pub json: bool,
-    /// No table: only errors
+    /// Print errors only
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -60,7 +61,7 @@ pub struct Benched {
     /// Of codecs, steps and messages, which `plan` adds up: `cpu`. Kernels and copies are by the wall clock, each beside the other.
     #[serde(default = "unknown")]
     pub clock: String,
-    /// Why all this is not to be believed.
+    /// Why the measurement is not credible.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -91,14 +92,14 @@ pub fn command(arguments: &Bench) -> Outcome {
         say!("warning: {warning}"); // also with --quiet: the figures are of no use
     }
     if arguments.json {
-        train::print(&benched)?;
+        print(&benched)?;
     }
     Ok(())
 }
 
 /// The codecs of these names.
 pub fn codecs(names: &[String]) -> Result<Vec<CodecName>> {
-    names.iter().map(|name| name.parse().with_context(|| format!("--codecs {name}"))).collect()
+    names.iter().map(|name| name.parse().with_context(|| format!("invalid --codecs {name}"))).collect()
 }
 
 /// The cores that this process may use.
@@ -128,8 +129,11 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
     let exact = [CodecName::F32, CodecName::Bf16];
     let beside = exact.iter().filter(|codec| !codecs.contains(codec));
     benched.codecs = codecs.iter().chain(beside).map(|codec| kernels::speed(*codec, values)).collect::<Result<_>>()?;
-    let by = |name, codec| Config { exact_codec: Some(codec), ..Config::new(name) };
-    let others = [by(Name::ONE_BIT_ADAM, CodecName::Bf16), by(Name::ZERO_ONE_ADAM, CodecName::F32)];
+    // Where there are coarse rounds too, exact ones may have the other of the two.
+    let others = Optimizers::all().into_iter().filter(|row| row.coarse.is_some()).flat_map(|row| {
+        let other = exact.into_iter().filter(move |codec| row.exact.is_some_and(|usual| usual != *codec));
+        other.map(|codec| Config { exact_codec: Some(codec), ..Config::new(row.name) })
+    });
     for config in methods::every(codecs).into_iter().chain(others) {
         for config in [config.clone(), Config { clip: Some(1.0), ..config }] {
             for step in steps::measure(&config, &steps::PAIR, values)? {
@@ -147,12 +151,12 @@ fn measure(arguments: &Bench, codecs: &[CodecName]) -> Result<Benched> {
 pub fn read(path: &Path) -> Result<Benched> {
     let text = std::fs::read_to_string(path).with_context(|| format!("--bench {}", path.display()))?;
     let benched: Benched = serde_json::from_str(&text)
-        .with_context(|| format!("--bench {}: accepted: what `thinwire bench --json` printed", path.display()))?;
-    ensure!(!benched.steps.is_empty(), "--bench {}: it has no steps of an optimizer", path.display());
+        .with_context(|| format!("--bench {}: expected what `thinwire bench --json` printed", path.display()))?;
+    ensure!(!benched.steps.is_empty(), "--bench {}: expected steps of an optimizer, found none", path.display());
     let message = benched.message_seconds;
     ensure!(
         (0.0..=10.0).contains(&message),
-        "--bench {}: message_seconds = {message}: accepted: 0 to 10 seconds, such as 3e-6",
+        "--bench {}: invalid message_seconds = {message}: expected 0 to 10 seconds (for example 3e-6)",
         path.display()
     );
     Ok(benched)
@@ -171,7 +175,7 @@ fn show(benched: &Benched, answers: Answers) {
         vec![
             kernel.name.clone(),
             kernel.threads.to_string(),
-            count(kernel.values_per_s),
+            short(kernel.values_per_s),
             format!("{:.1}", kernel.gb_per_s),
             format!("{:.2}", kernel.ratio_to_copy),
         ]
@@ -191,7 +195,7 @@ fn show(benched: &Benched, answers: Answers) {
     let copies = benched.copy_gb_per_s.iter().map(|(threads, rate)| format!("{rate:.1} GB/s on {threads}"));
     answers.line(&format!(
         "{} values; copy: {}; {} cores; a message costs {:.1} µs whatever its length (TCP to this machine itself)",
-        count(benched.values as f64),
+        short(benched.values as f64),
         copies.collect::<Vec<_>>().join(", "),
         benched.cores,
         1e6 * benched.message_seconds,

@@ -3,6 +3,7 @@
 //! Nothing here knows what a step consists of: coding, moments, clipping, checks and copies are in it because the engine does
 //! them. Waiting takes no CPU time, and so does not count.
 
+use crate::sample::vector;
 use anyhow::{Context, Result};
 use cpu_time::ThreadTime;
 use serde::{Deserialize, Serialize};
@@ -115,15 +116,9 @@ fn one_worker(
     steps: u64,
 ) -> Result<Vec<(&'static str, f64)>> {
     let mut params = Floats::zeroed(values);
-    let mut grad = Floats::zeroed(values);
+    params.fill(1e-2);
     // Small enough that a limit of 1 is not reached, as in most steps of a run.
-    let size = 0.5 / (values.max(1) as f32).sqrt();
-    let mut state = 1_u32;
-    for (x, g) in params.iter_mut().zip(grad.iter_mut()) {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *x = 1e-2;
-        *g = size * ((state >> 8) as f32 / (1 << 23) as f32 - 1.0);
-    }
+    let grad = vector(values, 0.5 / (values.max(1) as f32).sqrt());
     let mut worker = Worker::new(config, &params, group)?;
     let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
     let mut counted = Vec::new();

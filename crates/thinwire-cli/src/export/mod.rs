@@ -7,13 +7,14 @@
 mod hugging_face;
 
 use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::inspect::stored;
 use crate::language::Language;
 use crate::names;
+use crate::numbers::bytes;
 use crate::saved::Saved;
-use crate::screen::{bytes, say};
+use crate::screen::say;
 use crate::settings::TaskName;
-use crate::train;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use safetensors::tensor::{Dtype, TensorView};
@@ -25,16 +26,16 @@ pub struct Export {
     /// The folder of a run, or its checkpoint
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The file to write. A gpt that is called model.safetensors gets a config.json beside it, and transformers loads the folder
+    /// The file to write. If a gpt is written to model.safetensors, a config.json is written beside it, and transformers loads the folder
     #[arg(long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
-    /// Whose names the tensors have [default: hugging-face for gpt, else thinwire]
+    /// Names of the tensors [default: hugging-face for gpt, otherwise thinwire]
     #[arg(long, value_enum)]
     pub names: Option<Names>,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
-    /// Say nothing: only errors
+    /// Print errors only
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -89,7 +90,7 @@ fn prepare(arguments: &Export) -> Result<(Saved, Exported, Option<PathBuf>)> {
     let config = for_transformers.then(|| out.with_file_name(CONFIG));
     for path in [Some(out), config.as_ref()].into_iter().flatten() {
         let free = arguments.overwrite || !path.exists();
-        ensure!(free, "--out: {} is there already; give --overwrite to replace it", path.display());
+        ensure!(free, "invalid --out: expected a new file, found {}; give --overwrite to replace it", path.display());
     }
     if !arguments.quiet {
         note_if_between_syncs(&saved)?;
@@ -142,16 +143,10 @@ fn write(exported: &Exported, saved: &Saved, arguments: &Export, config: Option<
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     let views = exported.tensors.iter().map(|tensor| (&tensor.name, view(tensor)));
-    let draft = PathBuf::from(format!("{}.{}", out.display(), std::process::id()));
     let notes = notes(exported, saved);
-    let written = safetensors::serialize_to_file(views, Some(notes), &draft).map_err(anyhow::Error::from);
-    let written = written.and_then(|()| Ok(std::fs::rename(&draft, out)?));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&draft); // half a file is of no use to anyone
-    }
-    written.with_context(named)?;
+    files::replace(out, |draft| Ok(safetensors::serialize_to_file(views, Some(notes), draft)?))?;
     if let (Some(path), Some(config)) = (config, &exported.config) {
-        train::write(path, &(serde_json::to_string_pretty(config)? + "\n"))?;
+        files::write(path, &(serde_json::to_string_pretty(config)? + "\n"))?;
     }
     Ok(std::fs::metadata(out).with_context(named)?.len())
 }

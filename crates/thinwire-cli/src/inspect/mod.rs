@@ -11,8 +11,7 @@ pub mod stored;
 use crate::failure::{Failure, Outcome};
 use crate::names;
 use crate::saved::Saved;
-use crate::screen::Answers;
-use crate::train;
+use crate::screen::{Answers, print};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use figures::Figures;
@@ -26,7 +25,7 @@ pub struct Inspect {
     /// The folder of a run, or a checkpoint
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -47,7 +46,7 @@ pub struct Inspected {
     /// Of worker 0's parameters, as the summary of a run has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The configuration of the optimizer, resolved.
+    /// Every option of the optimizer.
     pub options: serde_json::Value,
     /// The tensors of the network; empty if nobody wrote their names down.
     pub network: Vec<Layer>,
@@ -79,7 +78,7 @@ pub struct WorkerFile {
 pub fn command(arguments: &Inspect) -> Outcome {
     let inspected = inspect(arguments).map_err(Failure::Usage)?;
     match arguments.json {
-        true => train::print(&inspected),
+        true => print(&inspected),
         false => {
             show::show(&inspected, Answers::beside(false));
             Ok(())
@@ -104,7 +103,7 @@ fn inspect(arguments: &Inspect) -> Result<Inspected> {
         parameters: manifest.parameters,
         workers: manifest.files.len(),
         optimizer: saved.optimizer(),
-        task: saved.settings.as_ref().map(train::task_name),
+        task: saved.settings.as_ref().map(|settings| settings.task.name()),
         digest,
         options: manifest.config.clone(),
         network,

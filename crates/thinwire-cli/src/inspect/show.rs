@@ -2,8 +2,9 @@
 
 use super::stored::Tensor;
 use super::{Inspected, Layer};
+use crate::numbers::{self, bytes};
 use crate::report;
-use crate::screen::{Answers, bytes, count};
+use crate::screen::Answers;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ pub fn show(inspected: &Inspected, answers: Answers) {
     let missing = if here == workers { String::new() } else { format!("; {here} of them here") };
     let line = |title: &str, text: String| answers.line(&format!("{title:<11} {text}"));
     line("checkpoint", format!("{}, {}", inspected.checkpoint.display(), bytes(size)));
-    line("of", format!("{task}{} parameters, step {}", count(inspected.parameters as f64), inspected.step));
+    line("of", format!("{task}{} parameters, step {}", numbers::short(inspected.parameters as f64), inspected.step));
     line("optimizer", report::shown(&inspected.optimizer));
     line("options", options(&inspected.options));
     line("workers", format!("{workers}{missing}"));

@@ -3,6 +3,7 @@
 //! One pass and a megabyte of memory, however long the file is. docs/checkpoint-format.md says what the file holds.
 
 use super::figures::{Figures, Sums};
+use crate::tensors_file;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::tensor::{Dtype, Metadata};
 use serde::Serialize;
@@ -39,15 +40,7 @@ pub fn read(path: &Path, digest: &str) -> Result<Vec<Tensor>> {
 }
 
 fn tensors(file: &mut Hashed, length: u64) -> Result<Vec<Tensor>> {
-    let mut size = [0; 8];
-    file.read_exact(&mut size)?;
-    let size = u64::from_le_bytes(size);
-    ensure!(size < length, "expected a safetensors file, found a header of {size} bytes in a file of {length}");
-    let mut header = vec![0; size as usize];
-    file.read_exact(&mut header)?;
-    let metadata: Metadata = serde_json::from_slice(&header).context("expected a safetensors header")?;
-    let described = 8 + size + metadata.data_len() as u64;
-    ensure!(described == length, "expected {described} bytes, found {length}");
+    let metadata = tensors_file::head(file, length)?;
     metadata.offset_keys().into_iter().map(|name| tensor(file, name, &metadata)).collect()
 }
 
@@ -75,13 +68,15 @@ struct Hashed {
     hash: Xxh3,
 }
 
-impl Hashed {
-    fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.file.read_exact(bytes)?;
-        self.hash.update(bytes);
-        Ok(())
+impl Read for Hashed {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let many = self.file.read(bytes)?;
+        self.hash.update(&bytes[..many]);
+        Ok(many)
     }
+}
 
+impl Hashed {
     /// Shows the next `bytes` bytes to `see`, N at a time.
     fn each<const N: usize>(&mut self, bytes: u64, mut see: impl FnMut([u8; N])) -> Result<()> {
         let mut piece = vec![0; PIECE];

@@ -3,7 +3,7 @@
 use super::Answer;
 use super::cost::Estimate;
 use super::network::Network;
-use crate::report::figures;
+use crate::numbers;
 use serde::Serialize;
 use thinwire::{CodecName, Name};
 
@@ -36,8 +36,8 @@ impl std::fmt::Display for Pays {
             Pays::Baseline => f.write_str("–"),
             Pays::Always => f.write_str("always"),
             Pays::Never => f.write_str("never"),
-            Pays::Below(rate) => f.write_str(&figures::bandwidth(*rate)),
-            Pays::Above(rate) => write!(f, "above {}", figures::bandwidth(*rate)),
+            Pays::Below(rate) => f.write_str(&numbers::bandwidth(*rate)),
+            Pays::Above(rate) => write!(f, "above {}", numbers::bandwidth(*rate)),
         }
     }
 }
@@ -117,7 +117,7 @@ pub fn advise(answer: &Answer, network: &Network) -> Advice {
             " {} would be faster still, with {} a step, but by fewer than four bits it has not been shown to learn as well \
              (docs/convergence.md).",
             estimates[at].method.shown,
-            figures::seconds(step(at))
+            numbers::seconds(step(at))
         );
     }
     let method = &estimates[chosen].method;
@@ -161,7 +161,7 @@ fn fast_enough(answer: &Answer, chosen: usize, network: &Network) -> String {
     let packs = match parts.packing > WORTH * step {
         true => format!(
             "; {} of it is packing, as measured on a CPU, and what other methods save is that alone (--without-packing leaves it out)",
-            figures::seconds(parts.packing)
+            numbers::seconds(parts.packing)
         ),
         false => String::new(),
     };
@@ -169,7 +169,7 @@ fn fast_enough(answer: &Answer, chosen: usize, network: &Network) -> String {
         "No: your network is fast enough, {}: {hidden} takes {:.1} % of {shown}'s step of {}{packs}.",
         or_plain(answer, chosen),
         100.0 * parts.sending() / step,
-        figures::seconds(step)
+        numbers::seconds(step)
     )
 }
 
@@ -183,8 +183,8 @@ fn stay(answer: &Answer, fastest: usize, network: &Network) -> String {
     format!(
         "No: stay with {}: sending takes {} of its step of {}, but {against}, and less than {:.0} % is not worth a change.",
         own(answer),
-        figures::seconds(answer.parts(base, network).sending()),
-        figures::seconds(answer.step(base, network)),
+        numbers::seconds(answer.parts(base, network).sending()),
+        numbers::seconds(answer.step(base, network)),
         100.0 * WORTH
     )
 }
@@ -200,12 +200,12 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
     let packing = saved(|parts| parts.packing);
     let waiting = saved(|parts| parts.waiting);
     let most = wire.max(latency).max(packing).max(waiting);
-    let [shown, seconds] = [base.method.shown.replace("yours: ", ""), figures::seconds(slow)];
+    let [shown, seconds] = [base.method.shown.replace("yours: ", ""), numbers::seconds(slow)];
     let beside = if base.ddp.is_some() { " beyond backward" } else { "" };
     let because = match () {
         () if wire == most => format!(
             "the bytes of {shown} keep your network busy for {} of each step{beside} and it sends {:.1} times fewer",
-            figures::seconds(theirs.wire),
+            numbers::seconds(theirs.wire),
             base.bytes_on_links() as f64 / other.bytes_on_links().max(1) as f64
         ),
         () if latency == most => {
@@ -216,20 +216,20 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
             };
             format!(
                 "latency takes {} of each step of {shown} and {} of its: {why}",
-                figures::seconds(theirs.latency),
-                figures::seconds(its.latency.max(0.0))
+                numbers::seconds(theirs.latency),
+                numbers::seconds(its.latency.max(0.0))
             )
         }
         () if packing == most => format!(
             "packing takes {} of each step of {shown} and {} of its, as measured on a CPU, whatever the network \
              (--without-packing leaves it out)",
-            figures::seconds(theirs.packing),
-            figures::seconds(its.packing)
+            numbers::seconds(theirs.packing),
+            numbers::seconds(its.packing)
         ),
         () => format!(
             "waiting for slow workers, links and messages takes {} of each step of {shown} and {} of its",
-            figures::seconds(theirs.waiting),
-            figures::seconds(its.waiting.max(0.0))
+            numbers::seconds(theirs.waiting),
+            numbers::seconds(its.waiting.max(0.0))
         ),
     };
     let gain = match slow / fast {
@@ -237,7 +237,7 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
         times => format!("{times:.1} times faster"),
     };
     let until = match pays(other, base, network) {
-        Pays::Below(rate) => format!("; from {} on it pays no more", figures::bandwidth(rate)),
+        Pays::Below(rate) => format!("; from {} on it pays no more", numbers::bandwidth(rate)),
         _ => String::new(),
     };
     let instead = if base.method.shown == shown { String::new() } else { format!(" of yours, {shown}") };
@@ -246,6 +246,6 @@ fn change(answer: &Answer, chosen: usize, network: &Network) -> String {
     format!(
         "{}{hook}: a step takes {} instead of {seconds}{instead}, {gain}, because {because}{until}.",
         other.method.shown,
-        figures::seconds(fast),
+        numbers::seconds(fast),
     )
 }

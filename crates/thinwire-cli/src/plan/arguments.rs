@@ -15,23 +15,23 @@ const MOST_STEPS: u64 = 100_000_000;
                   thinwire plan --measure --task gpt --size small --workers 4 --network probe.json\n  \
                   thinwire plan --deepspeed ds_config.json --params 340M --workers 64 --hosts 16 --bandwidth 10Gb/s --compute 200ms")]
 pub struct Plan {
-    /// Parameters of the model, such as 110M or 1.5G
+    /// Parameters of the model (for example 110M or 1.5G)
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = number, help_heading = "Model")]
     pub params: Option<usize>,
     /// Count them in this file
     #[arg(long, value_name = "FILE.safetensors", conflicts_with = "params", help_heading = "Model")]
     pub model: Option<PathBuf>,
-    /// A paper's model and settings; other flags count more
+    /// A paper's model and settings; other flags override them
     #[arg(long, value_enum, help_heading = "Model")]
     pub preset: Option<Preset>,
-    /// Read the optimizer and its schedule from a DeepSpeed configuration, and answer for it
+    /// Read the optimizer and its schedule from a DeepSpeed configuration, and compare with it
     #[arg(long, value_name = "FILE.json", conflicts_with = "preset", help_heading = "Model")]
     pub deepspeed: Option<PathBuf>,
 
-    /// Forward and backward of one step of one worker, such as 300ms
+    /// Time of forward and backward in one step of one worker (for example 300ms)
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration, help_heading = "Computing")]
     pub compute: Option<f64>,
-    /// Measure that by a few steps of --task on this machine
+    /// Measure it by a few steps of --task on this machine
     #[arg(long, conflicts_with_all = ["compute", "params", "model"], help_heading = "Computing")]
     pub measure: bool,
     /// With --measure: gpt, bert or images [default: gpt]
@@ -40,56 +40,56 @@ pub struct Plan {
     /// With --measure: tiny or small [default: tiny]
     #[arg(long, requires = "measure", help_heading = "Computing")]
     pub size: Option<String>,
-    /// With --measure: examples a worker computes at once [default: as `train`]
+    /// With --measure: examples in a batch of one worker [default: as `train`]
     #[arg(long, value_name = "N", requires = "measure", help_heading = "Computing")]
     pub batch: Option<usize>,
     /// With --measure: the data [default: as `train`]
     #[arg(long, value_name = "PATH", requires = "measure", help_heading = "Computing")]
     pub data: Option<PathBuf>,
-    /// Workers that share this machine's cores while they compute and pack [default: those of a host]
+    /// Workers that share this machine's cores while they compute and pack [default: the workers of a host]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=1024, "4"), help_heading = "Computing")]
     pub sharing: Option<usize>,
-    /// Cores that they share [default: this machine's]
+    /// Cores that these workers share [default: this machine's]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=4096, "8"), help_heading = "Computing")]
     pub cores: Option<usize>,
-    /// What packing costs, as `thinwire bench --json` printed it [default: measured now, in a few seconds]
+    /// The cost of packing, as `thinwire bench --json` printed it [default: measured now, in a few seconds]
     #[arg(long, value_name = "FILE", help_heading = "Computing")]
     pub bench: Option<PathBuf>,
 
-    /// As if packing took no time, as about on GPUs: computing and the network alone
+    /// Assume that packing takes no time, as is nearly so on GPUs: computing and the network alone
     #[arg(long, conflicts_with = "bench", help_heading = "Computing")]
     pub without_packing: bool,
 
-    /// Memory of the device of a worker, such as 24GB or 80GiB: says which methods do not fit, and advises none of them
+    /// Memory of a worker's device (for example 24GB or 80GiB): methods that do not fit are marked and not advised
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size, help_heading = "Computing")]
     pub memory: Option<usize>,
 
     /// Workers
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=MOST_WORKERS, "16"), help_heading = "Network")]
     pub workers: Option<usize>,
-    /// Hosts that they are on, as many on each as on the others [default: one for each worker]
+    /// Hosts, each with the same number of workers [default: one for each worker]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(1..=MOST_WORKERS, "4"), help_heading = "Network")]
     pub hosts: Option<usize>,
-    /// The link of each host, such as 1Gb/s, 100mbit or 125MB/s
+    /// Rate of each host's link (for example 1Gb/s, 100mbit or 125MB/s)
     #[arg(long, value_name = "RATE", allow_hyphen_values = true, value_parser = bandwidth, help_heading = "Network")]
     pub bandwidth: Option<f64>,
-    /// From one host to another, one way [default: 50us, about what Ethernet and TCP have inside a building]
+    /// Latency from one host to another, one way [default: 50us, typical of TCP over Ethernet inside a building]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = delay, help_heading = "Network")]
     pub latency: Option<f64>,
-    /// Workers, hosts, rate and latency as `thinwire probe --json` measured them; other flags count more
+    /// Workers, hosts, rate and latency as `thinwire probe --json` measured them; other flags override them
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     pub network: Option<PathBuf>,
 
     /// Steps of the run [default: 10000]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = steps, help_heading = "Run")]
     pub steps: Option<usize>,
-    /// Steps in which the learning rate warms up [default: a tenth]
+    /// Steps of linear warm-up [default: a tenth of the steps]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole(0..=MOST_STEPS, "1000"), help_heading = "Run")]
     pub warmup: Option<usize>,
-    /// How it falls after that: cosine, linear, step, constant or inverse-sqrt [default: cosine]
+    /// Decay of the learning rate: cosine, linear, step, constant or inverse-sqrt [default: cosine]
     #[arg(long, help_heading = "Run")]
     pub decay: Option<String>,
-    /// The gradient is clipped, which takes a pass over it
+    /// Clip the gradient, which takes a pass over it
     #[arg(long, help_heading = "Run")]
     pub clip: bool,
     /// Codecs of Efficient-Adam
@@ -102,32 +102,32 @@ pub struct Plan {
     )]
     pub codecs: Vec<String>,
 
-    /// Simulate rounds by events, and answer by that: with what follows, workers and links are not all alike
+    /// Simulate the run by events instead of the formula; the flags below make workers and links differ
     #[arg(long, help_heading = "Simulation")]
     pub simulate: bool,
-    /// Spread of the computing of a step, from worker to worker and step to step, such as 10%
+    /// Spread of the computing time, from worker to worker and step to step (for example 10%)
     #[arg(long, value_name = "PART", allow_hyphen_values = true, value_parser = part, requires = "simulate", help_heading = "Simulation")]
     pub spread: Option<f64>,
-    /// One host computes and packs so many times as long
+    /// One host takes this many times as long to compute and pack
     #[arg(long, value_name = "TIMES", allow_hyphen_values = true, value_parser = factor, requires = "simulate", help_heading = "Simulation")]
     pub slow_host: Option<f64>,
-    /// One host's link is so many times slower
+    /// One host's link is this many times slower
     #[arg(long, value_name = "TIMES", allow_hyphen_values = true, value_parser = factor, requires = "simulate", help_heading = "Simulation")]
     pub slow_link: Option<f64>,
-    /// Mean of what a message may be late by, over its latency
+    /// Mean delay of a message beyond its latency
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = delay, requires = "simulate", help_heading = "Simulation")]
     pub jitter: Option<f64>,
-    /// Seed of all this chance [default: 1]
+    /// Seed of the simulation [default: 1]
     #[arg(long, value_name = "S", allow_hyphen_values = true, value_parser = whole(0..=u64::from(u32::MAX), "2"), requires = "simulate", help_heading = "Simulation")]
     pub seed: Option<usize>,
 
-    /// Draw the time of a step against the bandwidth, as SVG
+    /// Draw the time of a step against the bandwidth, as an SVG file
     #[arg(long, value_name = "FILE.svg", help_heading = "Results")]
     pub plot: Option<PathBuf>,
-    /// One JSON object on standard output
+    /// Print one JSON object on standard output
     #[arg(long, help_heading = "Results")]
     pub json: bool,
-    /// No table: only errors
+    /// Print errors only
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
 }

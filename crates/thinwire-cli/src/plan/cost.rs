@@ -246,13 +246,17 @@ impl Packing {
     }
 
     fn round(&self, config: &Config, round: Round, load: Load, params: usize, place: &Place) -> Result<RoundCost> {
-        let Packing::Measured { steps, codecs } = self else { return Ok(RoundCost { load, pack: 0.0, serve: 0.0 }) };
-        let measured = found(steps, config, round)?;
-        let (up, down) = match round {
-            Round::Exact => (config.exact_codec, config.exact_codec),
-            _ => (config.codec_up, config.codec_down),
+        let Packing::Measured { steps, codecs: speeds } = self else {
+            return Ok(RoundCost { load, pack: 0.0, serve: 0.0 });
         };
-        let (mut up, mut down) = (*speed(codecs, up.expect("resolved"))?, *speed(codecs, down.expect("resolved"))?);
+        let measured = found(steps, config, round)?;
+        let codecs = match round {
+            Round::Exact => config.exact_codec.zip(config.exact_codec),
+            _ => config.codec_up.zip(config.codec_down),
+        };
+        let name = round_name(round);
+        let (up, down) = codecs.with_context(|| format!("{}: expected a codec for {name} rounds", config.name))?;
+        let (mut up, mut down) = (*speed(speeds, up)?, *speed(speeds, down)?);
         // Parts that take longer than the whole were measured while something else ran: they get no more than the whole.
         let fits = 1.0 / parts_of_whole(measured, &up, &down).max(1.0);
         for codec in [&mut up, &mut down] {
@@ -323,7 +327,7 @@ fn found<'a>(steps: &'a [StepCost], config: &Config, round: Round) -> Result<&'a
         let coded = codec.map_or(String::new(), |codec| format!(" by {codec}"));
         let clips = if config.clip.is_some() { ", with clipping" } else { "" };
         format!(
-            "--bench has no {name} step of {}{coded}{clips}: leave --bench out and it is measured now, or run `thinwire bench \
+            "--bench: expected one {name} step of {}{coded}{clips}, found none; leave --bench out to measure it now, or run `thinwire bench \
              --json` again, with that codec in its --codecs",
             config.name
         )
@@ -334,7 +338,7 @@ fn speed(codecs: &[CodecSpeed], codec: CodecName) -> Result<&CodecSpeed> {
     let found = codecs.iter().find(|speed| speed.codec == codec);
     found.with_context(|| {
         format!(
-            "--bench has no codec {codec}: leave --bench out and it is measured now, or run `thinwire bench --json` again, with \
+            "--bench: expected codec {codec}, found none; leave --bench out to measure it now, or run `thinwire bench --json` again, with \
              it in its --codecs"
         )
     })

@@ -1,4 +1,4 @@
-//! A DeepSpeed configuration: its optimizer, its schedule, and where its words do not mean what people take them for.
+//! A DeepSpeed configuration: its optimizer, its schedule, and where its options do not mean what people take them for.
 
 use super::arguments::Plan;
 use super::methods::{Method, Run};
@@ -12,7 +12,7 @@ use thinwire::{CodecName, Config, Name, OneBitAdam, ZeroOneAdam};
 
 const EXAMPLE: &str = r#"{"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}}"#;
 
-/// What DeepSpeed takes if a word is missing.
+/// DeepSpeed's defaults.
 const FREEZE_STEP: u64 = 100_000;
 const LOCAL_STEP_CLIPPER: u64 = 16;
 
@@ -27,8 +27,9 @@ pub struct Read {
 pub fn read(path: &Path, arguments: &Plan, run: &Run) -> Result<Read> {
     let named = || format!("--deepspeed {}", path.display());
     let text = std::fs::read_to_string(path).with_context(named)?;
-    let file: Value = serde_json::from_str(&without_comments(&text))
-        .map_err(|error| anyhow!("{}: {error}; accepted: a configuration of DeepSpeed, such as {EXAMPLE}", named()))?;
+    let file: Value = serde_json::from_str(&without_comments(&text)).map_err(|error| {
+        anyhow!("{}: expected a DeepSpeed configuration (for example {EXAMPLE}), found {error}", named())
+    })?;
     parse(&file, arguments, run).with_context(named)
 }
 
@@ -37,11 +38,13 @@ fn parse(file: &Value, arguments: &Plan, run: &Run) -> Result<Read> {
     let kind = match (&file["optimizer"], &file["optimizer"]["type"]) {
         (_, Value::String(kind)) => kind.as_str(),
         // Whoever gives it in code has the rest in the file.
-        (Value::Null, _) if file.as_object().is_some_and(|words| !words.is_empty()) => {
+        (Value::Null, _) if file.as_object().is_some_and(|keys| !keys.is_empty()) => {
             reader.warn("optimizer is not in the file, as where a program gives it in code: planned as AdamW");
             "adamw"
         }
-        _ => bail!("optimizer.type is missing; accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam, such as {EXAMPLE}"),
+        _ => bail!(
+            "optimizer.type: expected Adam, AdamW, OneBitAdam or ZeroOneAdam (for example {EXAMPLE}), found nothing"
+        ),
     };
     let mut run = run.clone();
     let says_steps = scheduler(&file["scheduler"], arguments, &mut run, &mut reader)?;
@@ -56,7 +59,7 @@ fn parse(file: &Value, arguments: &Plan, run: &Run) -> Result<Read> {
         "adam" | "adamw" => Config { exact_codec, ..Config::new(Name::ADAM) },
         "onebitadam" => one_bit(&mut reader, &run, exact_codec)?,
         "zerooneadam" => zero_one(&mut reader, &run, exact_codec)?,
-        _ => bail!("optimizer.type = {kind:?}: accepted: Adam, AdamW, OneBitAdam, ZeroOneAdam"),
+        _ => bail!("invalid optimizer.type = {kind:?}: expected Adam, AdamW, OneBitAdam or ZeroOneAdam"),
     };
     match Optimizers::row(config.name).coarse {
         None => sharded(file, &mut reader),
@@ -99,12 +102,12 @@ fn exact_codec(file: &Value, reader: &mut Reader) -> Result<CodecName> {
         Value::Null => {}
         Value::String(kind) if kind == "fp32" => return Ok(CodecName::F32),
         Value::String(kind) if ["fp16", "bf16", "bfp16"].contains(&kind.as_str()) => return Ok(CodecName::Bf16),
-        other => bail!("communication_data_type = {other}: accepted: fp32, fp16, bf16"),
+        other => bail!("invalid communication_data_type = {other}: expected fp32, fp16 or bf16"),
     }
-    let half = ["fp16", "bf16"].iter().any(|word| file[word]["enabled"].as_bool() == Some(true));
-    if let (false, Some(word)) = (half, ["fp16", "bf16"].iter().find(|word| file[word]["enabled"] == "auto")) {
+    let half = ["fp16", "bf16"].iter().any(|key| file[key]["enabled"].as_bool() == Some(true));
+    if let (false, Some(key)) = (half, ["fp16", "bf16"].iter().find(|key| file[key]["enabled"] == "auto")) {
         reader.warn(format!(
-            "{word}.enabled is \"auto\", which another program fills in: planned as false, with 32 bits a parameter; write true or \
+            "{key}.enabled is \"auto\", which another program fills in: planned as false, with 32 bits a parameter; write true or \
              false"
         ));
     }
@@ -151,24 +154,25 @@ impl Reader<'_> {
     }
 
     /// A number of steps, if the file has one.
-    fn steps(&mut self, word: &str) -> Result<Option<u64>> {
-        steps(self.params, "optimizer.params", word, &mut self.warnings)
+    fn steps(&mut self, key: &str) -> Result<Option<u64>> {
+        steps(self.params, "optimizer.params", key, &mut self.warnings)
     }
 }
 
-fn steps(table: &Value, place: &str, word: &str, warnings: &mut Vec<String>) -> Result<Option<u64>> {
-    match &table[word] {
+fn steps(table: &Value, place: &str, key: &str, warnings: &mut Vec<String>) -> Result<Option<u64>> {
+    match &table[key] {
         Value::Null => Ok(None),
         Value::String(auto) if auto == "auto" => {
             warnings.push(format!(
-                "{place}.{word} is \"auto\", which another program fills in: taken as if it were not there"
+                "{place}.{key} is \"auto\", which another program fills in: taken as if it were not there"
             ));
             Ok(None)
         }
         value => {
             let whole = value.as_f64().filter(|steps| steps.fract() == 0.0 && (1.0..=1e8).contains(steps));
-            let steps =
-                whole.ok_or_else(|| anyhow!("{place}.{word} = {value}: accepted: a number of steps, such as 1000"))?;
+            let steps = whole.ok_or_else(|| {
+                anyhow!("invalid {place}.{key} = {value}: expected a number of steps (for example 1000)")
+            })?;
             Ok(Some(steps as u64))
         }
     }
@@ -206,7 +210,7 @@ fn scheduler(scheduler: &Value, arguments: &Plan, run: &mut Run, reader: &mut Re
     let warmup = run.learning_rate.warmup;
     ensure!(
         warmup < run.steps,
-        "scheduler.params.warmup_num_steps = {warmup}: accepted: fewer than the {} steps of the run (--steps)",
+        "invalid scheduler.params.warmup_num_steps = {warmup}: expected fewer than the {} steps of the run (--steps)",
         run.steps
     );
     Ok(total.is_some())
@@ -284,9 +288,10 @@ fn compressed(file: &Value, reader: &mut Reader) {
     if reader.params["bias_correction"].as_bool() == Some(true) {
         reader.warn("bias_correction = true: DeepSpeed's compressing optimizers ignore it, and apply none");
     }
-    let half = |word: &str| file[word]["enabled"].as_bool() == Some(true);
+    let half = |key: &str| file[key]["enabled"].as_bool() == Some(true);
     if !half("fp16") && !half("bf16") && file["communication_data_type"].is_null() {
         reader.warn("neither fp16 nor bf16 is enabled: exact rounds are planned with 32 bits a parameter");
     }
-    reader.warn("DeepSpeed drops the residues of compression when it loads a checkpoint: replicas differ from then on");
+    reader
+        .warn("DeepSpeed drops the residuals of compression when it loads a checkpoint: replicas differ from then on");
 }

@@ -7,6 +7,8 @@ use crate::arguments::Common;
 use crate::bench::kernels::CodecSpeed;
 use crate::bench::{kernels, steps};
 use crate::job::Job;
+use crate::numbers::median;
+use crate::run_spec::RunSpec;
 use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::sync::Barrier;
@@ -66,8 +68,8 @@ pub fn job(arguments: &Plan, workers: usize) -> Result<Job> {
 /// Seconds of a step's forward and backward, while `sharing` workers compute at once: a step ends when the last of them has.
 pub fn compute(job: &Job, sharing: usize) -> Result<f64> {
     let task = job.task.get();
-    let (batch, seed) = (job.settings.batch.expect("resolved"), job.settings.seed.expect("resolved"));
-    let workers = job.settings.workers.expect("resolved").max(sharing);
+    let RunSpec { batch, seed, .. } = job.spec;
+    let workers = job.spec.workers.max(sharing);
     let (params, barrier, enough) = (job.initial()?, Barrier::new(sharing), std::sync::atomic::AtomicBool::new(false));
     let began = Instant::now();
     let worker = |rank: usize| {
@@ -93,15 +95,14 @@ pub fn compute(job: &Job, sharing: usize) -> Result<f64> {
         }
         times
     };
-    let mut times = std::thread::scope(|scope| {
+    let times = std::thread::scope(|scope| {
         let others = (1..sharing).map(|rank| scope.spawn(move || worker(rank))).collect::<Vec<_>>();
         let times = worker(0);
         others.into_iter().for_each(|other| drop(other.join()));
         times
     });
     // The middle one: a step that something else on the machine disturbed says little about those to come.
-    times.sort_by(f64::total_cmp);
-    Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+    Ok(median(&times))
 }
 
 /// The codecs of Efficient-Adam that `arguments` ask for.

@@ -10,7 +10,7 @@
 //! | [`simulate`] | the same by events, where workers or links are not alike |
 //! | [`advice`] | the recommendation, and where each method stops paying |
 //! | [`show`], [`plot`] | the table, the drawing |
-//! | [`hindsight`] | at the end of a run: what was planned, what was measured |
+//! | [`planned_vs_measured`] | at the end of a run: what was planned, what was measured |
 //!
 //! docs/planning.md has the model, and how it compares with measurements.
 
@@ -19,10 +19,10 @@ pub mod arguments;
 pub mod cost;
 mod ddp;
 mod deepspeed;
-pub mod hindsight;
 pub mod measure;
 pub mod methods;
 pub mod network;
+pub mod planned_vs_measured;
 mod plot;
 mod presets;
 mod show;
@@ -31,25 +31,31 @@ mod simulate;
 mod tests;
 
 use crate::bench::{self, Benched};
+use crate::defaults;
 use crate::failure::{Failure, Outcome};
 use crate::length;
-use crate::report::figures;
-use crate::screen::{Answers, bytes, say};
-use crate::train;
+use crate::numbers::{self, bytes};
+use crate::screen::{Answers, print, say};
+use crate::tensors_file;
 use anyhow::{Context, Result, anyhow, ensure};
 use arguments::{MOST_WORKERS, Plan};
 use cost::{Estimate, Packing, Parts, Place};
 use methods::{Method, Run};
 use network::{FRAMING, LATENCY, Network};
+use safetensors::Dtype;
 use std::path::Path;
+use thinwire::inside::Optimizers;
 use thinwire::options::Decay;
-use thinwire::{CodecName, Config, LearningRate, Name};
+use thinwire::{CodecName, Config, LearningRate};
 
 /// Steps of a run, if nobody says.
 const STEPS: u64 = 10_000;
 
-/// A run of fewer says little of a longer one: 1-bit Adam and 0/1 Adam begin with exact rounds.
+/// A run of fewer says little about a longer one: some optimizers begin with exact rounds.
 const FEW_STEPS: u64 = 100;
+
+/// After fewer exact rounds a variance has hardly seen a gradient.
+const FEW_ROUNDS: u64 = 50;
 
 /// Everything that the answer depends on.
 pub struct Situation {
@@ -130,7 +136,7 @@ pub fn command(arguments: &Plan) -> Outcome {
     let simulated = arguments.simulate.then(|| {
         told(arguments, "simulating, which takes seconds for thousands of workers");
         situation.notes.push(
-            "the run, computes and the advice are by the simulation; a step, pays below and the plot by the formula"
+            "the run, computes and the advice are from the simulation; a step, pays below and the plot from the formula"
                 .to_owned(),
         );
         simulate::all(&estimates, &situation, &simulate::Chance::of(arguments))
@@ -139,6 +145,9 @@ pub fn command(arguments: &Plan) -> Outcome {
     let answer = Answer { estimates, base, hosts: situation.place.host_count(), memory, simulated };
     situation.warnings.extend(too_large(&answer));
     situation.notes.extend(too_short(&answer));
+    if situation.run.steps >= FEW_STEPS {
+        situation.warnings.extend(hardly_warm(&answer));
+    }
     let advice = advice::advise(&answer, &network);
     if let Some(path) = &arguments.plot {
         plot::write(path, &answer, &network).map_err(Failure::Usage)?;
@@ -150,7 +159,7 @@ pub fn command(arguments: &Plan) -> Outcome {
         }
     }
     if arguments.json {
-        train::print(&show::json(&situation, &answer, &advice))?;
+        print(&show::json(&situation, &answer, &advice))?;
     }
     Ok(())
 }
@@ -160,7 +169,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     whole(arguments)?;
     if let Some(path) = &arguments.plot {
         let svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
-        ensure!(svg, "--plot {}: accepted: a name that ends in .svg, such as step.svg", path.display());
+        ensure!(svg, "invalid --plot {}: expected a name that ends in .svg (for example step.svg)", path.display());
     }
     let mut notes = Vec::new();
     let measured = arguments.network.as_deref().map(network::read).transpose()?;
@@ -176,7 +185,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     let job = if arguments.measure { Some(measure::job(arguments, workers)?) } else { None };
     let (params, compute) = match &job {
         Some(job) => {
-            let task = train::task_name(&job.settings);
+            let task = job.spec.task.name();
             told(arguments, &format!("measuring computing: a few steps of {task}"));
             let compute = measure::compute(job, sharing)?;
             notes.push(format!("computing measured here: {task}, {sharing} at once on {} cores", bench::cores()));
@@ -184,7 +193,7 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
         }
         None => (params(arguments)?, computing(arguments, &mut notes)?),
     };
-    let run = run(arguments, job.as_ref().and_then(|job| job.settings.clip))?;
+    let run = run(arguments, job.as_ref().and_then(|job| job.spec.clip))?;
     let network = links(arguments, measured, benched, host_count, crowding, &mut notes)?;
     let place = Place { hosts, crowding };
     if crowding > 1.0 && !arguments.without_packing {
@@ -201,18 +210,12 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
     }
     let steps = situation.run.steps;
     if assumed {
-        situation.notes.insert(0, format!("{} steps, since --steps was not given", figures::count(steps)));
+        situation.notes.insert(0, format!("{} steps, since --steps was not given", numbers::count(steps)));
     }
     if steps < FEW_STEPS {
         situation.warnings.push(format!(
-            "so few steps say little of a run: 1-bit Adam and 0/1 Adam begin with exact rounds; give --steps of {FEW_STEPS} or more"
-        ));
-    }
-    if (1..10).contains(&situation.run.learning_rate.warmup) && steps >= FEW_STEPS && situation.run.given.is_empty() {
-        situation.warnings.push(format!(
-            "0/1 Adam freezes its variance a few of the learning rate's warm-ups into the run: after one of {} steps it has hardly \
-             seen a gradient (docs/planning.md)",
-            situation.run.learning_rate.warmup
+            "{steps} steps say little about a longer run: {} begin with exact rounds; give --steps of {FEW_STEPS} or more",
+            warming_up()
         ));
     }
     if let Some(preset) = preset {
@@ -221,6 +224,25 @@ fn situation(arguments: &Plan, benched: Option<&Benched>) -> Result<Situation> {
         situation.notes.insert(0, format!("preset {name}: the papers' settings, exact rounds of 16 bits"));
     }
     Ok(situation)
+}
+
+/// The optimizers that have exact rounds before coarse ones.
+fn warming_up() -> String {
+    let rows = Optimizers::all().into_iter().filter(|row| row.exact.is_some() && row.coarse.is_some());
+    rows.map(|row| row.title).collect::<Vec<_>>().join(" and ")
+}
+
+/// Which methods have fewer exact rounds than a variance takes.
+fn hardly_warm(answer: &Answer) -> impl Iterator<Item = String> + '_ {
+    let compressing =
+        answer.estimates.iter().filter(|estimate| estimate.ddp.is_none() && estimate.plan.rounds.coarse > 0);
+    let few = compressing.filter(|estimate| (1..FEW_ROUNDS).contains(&estimate.plan.rounds.exact));
+    few.map(|estimate| {
+        format!(
+            "{} has only {} exact rounds, and a variance takes about a hundred of them (docs/planning.md)",
+            estimate.method.shown, estimate.plan.rounds.exact
+        )
+    })
 }
 
 fn told(arguments: &Plan, what: &str) {
@@ -241,8 +263,8 @@ fn whole(arguments: &Plan) -> Result<()> {
     let missing = has.iter().filter(|(_, has)| !has).map(|(flag, _)| *flag).collect::<Vec<_>>();
     ensure!(
         missing.len() < 2,
-        "{} are missing; a whole example: thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms",
-        missing.join(", ")
+        "expected {}, found none of them (for example thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms)",
+        missing.join(" and ")
     );
     Ok(())
 }
@@ -255,9 +277,12 @@ fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<u
     let usual = arguments.preset.map(presets::Preset::workers);
     let probed = measured.map(|measured| measured.hosts.len());
     let workers = arguments.workers.or(probed).or(usual.map(|(workers, _)| workers));
-    let workers =
-        workers.ok_or_else(|| anyhow!("--workers is missing: how many train together, such as --workers 16"))?;
-    ensure!((1..=MOST_WORKERS).contains(&(workers as u64)), "--workers {workers}: accepted: 1 to {MOST_WORKERS}");
+    let workers = workers
+        .ok_or_else(|| anyhow!("expected --workers, how many train together (for example --workers 16), found none"))?;
+    ensure!(
+        (1..=MOST_WORKERS).contains(&(workers as u64)),
+        "invalid --workers {workers}: expected 1 to {MOST_WORKERS}"
+    );
     let paper = usual.filter(|(theirs, _)| *theirs == workers).map(|(_, hosts)| hosts);
     let hosts = match (arguments.hosts, measured) {
         (Some(hosts), _) => hosts,
@@ -268,17 +293,17 @@ fn hosts(arguments: &Plan, measured: Option<&network::Measured>) -> Result<Vec<u
             let even = (0..count).all(|host| measured.hosts.iter().filter(|theirs| **theirs == host).count() == each);
             ensure!(
                 even && workers.is_multiple_of(each),
-                "--workers {workers}: the file of --network has {many} workers on {count} hosts; accepted: a number that gives each \
-                 host as many as there, or --hosts beside it"
+                "invalid --workers {workers}: expected a multiple of {each}, because the file of --network has {many} workers on {count} \
+                 hosts, or --hosts beside it"
             );
             workers / each
         }
         (None, None) => paper.unwrap_or(workers),
     };
-    ensure!((1..=workers).contains(&hosts), "--hosts {hosts}: accepted: 1 to the {workers} workers");
+    ensure!((1..=workers).contains(&hosts), "invalid --hosts {hosts}: expected 1 to {workers}, the number of workers");
     ensure!(
         workers.is_multiple_of(hosts),
-        "--hosts {hosts}: accepted: a number that divides the {workers} workers, for each has as many as the others"
+        "invalid --hosts {hosts}: expected a number that divides the {workers} workers, because all hosts have equally many"
     );
     Ok((0..workers).map(|worker| worker * hosts / workers).collect())
 }
@@ -290,44 +315,34 @@ fn params(arguments: &Plan) -> Result<usize> {
     let params = arguments.params.or(arguments.preset.map(presets::Preset::params));
     params.ok_or_else(|| {
         anyhow!(
-            "--params is missing: how large the model is, such as --params 110M, --model FILE.safetensors, or --measure"
+            "expected the size of the model (for example --params 110M, --model FILE.safetensors or --measure), found none"
         )
     })
 }
 
-/// The values in a file of tensors; of the file only its head is read. Whole numbers, such as positions, are no parameters.
+/// The parameters in a safetensors file, of which only the head is read. Whole numbers, such as positions, are not parameters.
 fn count(path: &Path) -> Result<usize> {
-    use std::io::Read;
-    const MOST: u64 = 100 << 20; // the format's own limit
-    const EXAMPLE: &str = "accepted: a file of tensors, such as model.safetensors";
-    let shard = path.extension().is_some_and(|ending| ending == "json");
+    let index = path.extension().is_some_and(|ending| ending == "json");
     ensure!(
-        !shard,
-        "this is an index and has no tensors; {EXAMPLE}; of several, give the sum of their parameters by --params"
+        !index,
+        "expected a file with tensors (for example model.safetensors), found an index; give the sum of its files by --params"
     );
     let mut file = std::fs::File::open(path)?;
-    let whole = file.metadata()?.len();
-    let mut length = [0; 8];
-    file.read_exact(&mut length).with_context(|| format!("it is shorter than a safetensors file's head; {EXAMPLE}"))?;
-    let head = u64::from_le_bytes(length);
-    ensure!((2..=MOST).contains(&head), "this is no safetensors file: a head of {head} bytes; {EXAMPLE}");
-    let mut bytes = Vec::new();
-    file.take(head).read_to_end(&mut bytes)?;
-    let tensors: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(&bytes).map_err(|error| anyhow!("this is no safetensors file: {error}; {EXAMPLE}"))?;
-    let (mut values, mut end) = (0_usize, 0);
-    for (name, tensor) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
-        let shape = serde_json::from_value::<Vec<usize>>(tensor["shape"].clone());
-        let shape = shape.map_err(|_| anyhow!("this is no safetensors file: {name} has no shape; {EXAMPLE}"))?;
-        let size = shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
-        let learned = tensor["dtype"].as_str().is_none_or(|kind| kind.starts_with(['F', 'B']) && kind != "BOOL");
-        let size = if learned { size } else { Some(0) };
-        values = size.and_then(|size| values.checked_add(size)).context("more values than can be counted")?;
-        end = tensor["data_offsets"][1].as_u64().unwrap_or(0).max(end);
+    let length = file.metadata()?.len();
+    let head = tensors_file::head(&mut file, length)?;
+    let mut values = 0_usize;
+    for info in head.tensors().into_values().filter(|info| is_learned(info.dtype)) {
+        let size = info.shape.iter().try_fold(1_usize, |size, side| size.checked_mul(*side));
+        let sum = size.and_then(|size| values.checked_add(size));
+        values = sum.context("expected parameters that can be counted, found too many")?;
     }
-    ensure!(whole >= 8 + head + end, "it is cut off: {whole} bytes of {}", 8 + head + end);
-    ensure!(values > 0, "it has no parameters; {EXAMPLE}");
+    ensure!(values > 0, "expected tensors with parameters, found none");
     Ok(values)
+}
+
+fn is_learned(kind: Dtype) -> bool {
+    let name = format!("{kind:?}");
+    name.starts_with('F') || name.starts_with("BF")
 }
 
 fn computing(arguments: &Plan, notes: &mut Vec<String>) -> Result<f64> {
@@ -340,10 +355,10 @@ fn computing(arguments: &Plan, notes: &mut Vec<String>) -> Result<f64> {
             Ok(compute)
         }
         Some(None) => Err(anyhow!(
-            "--compute is missing: the paper does not tell how long a step computes; give it, such as --compute 30ms"
+            "expected --compute, because the paper does not say how long a step computes (for example --compute 30ms), found none"
         )),
         None => Err(anyhow!(
-            "--compute is missing: forward and backward of one step, such as --compute 300ms, or --measure for one of the built-in tasks"
+            "expected --compute, the time of forward and backward in one step (for example --compute 300ms), or --measure; found none"
         )),
     }
 }
@@ -361,7 +376,7 @@ fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
         run.steps = steps as u64;
     }
     if let Some(decay) = &arguments.decay {
-        run.learning_rate.decay = crate::settings::word("decay", decay)?;
+        run.learning_rate.decay = crate::settings::named("decay", decay)?;
     }
     if given != (None, None, &None) || arguments.preset.is_none() {
         let steps = run.steps;
@@ -374,7 +389,7 @@ fn run(arguments: &Plan, clip: Option<f64>) -> Result<Run> {
         }
     }
     let warmup = run.learning_rate.warmup;
-    ensure!(warmup < run.steps, "--warmup {warmup}: accepted: fewer than the {} steps of the run", run.steps);
+    ensure!(warmup < run.steps, "invalid --warmup {warmup}: expected fewer than the {} steps of the run", run.steps);
     run.clip = clip.or(arguments.clip.then_some(1.0));
     Ok(run)
 }
@@ -394,11 +409,11 @@ fn links(
     let latency = arguments.latency.or(measured.map(|measured| measured.latency));
     let network = match (arguments.bandwidth, measured) {
         (Some(bandwidth), _) => {
-            notes.push("of a link's bits 94.1 % are TCP's own, as on Ethernet".to_owned());
+            notes.push("94.1 % of a link's bits are payload of TCP, as on Ethernet".to_owned());
             Network { bandwidth, framing: FRAMING, latency: latency.unwrap_or(LATENCY), message }
         }
         (None, Some(measured)) => {
-            notes.push(format!("the network {origin} ({file})"));
+            notes.push(format!("the network: {origin} ({file})"));
             let message = if arguments.without_packing { 0.0 } else { measured.message };
             Network { latency: latency.unwrap_or(LATENCY), message, ..measured }
         }
@@ -406,13 +421,13 @@ fn links(
         (None, None) if hosts == 1 => Network { bandwidth: 1e12, framing: 1.0, latency: 0.0, message },
         (None, None) => {
             return Err(anyhow!(
-                "--bandwidth is missing: the link of each host, such as --bandwidth 1Gb/s, or --network FILE with what `thinwire \
-                 probe --json` printed"
+                "expected --bandwidth, the rate of each host's link (for example --bandwidth 1Gb/s), or --network FILE with what \
+                 `thinwire probe --json` printed; found none"
             ));
         }
     };
     if latency.is_none() && hosts > 1 {
-        notes.push("a latency of 50 µs: none was given".to_owned());
+        notes.push("a latency of 50 µs, since --latency was not given".to_owned());
     }
     Ok(network)
 }
@@ -450,7 +465,7 @@ fn packing(
         return Ok(Packing::Measured { steps: benched.steps, codecs: benched.codecs });
     }
     if arguments.without_packing {
-        situation.notes.push("packing takes no time, and a message only its latency and its bytes".to_owned());
+        situation.notes.push("packing takes no time, and a message costs only its latency and its bytes".to_owned());
         return Ok(Packing::Nothing);
     }
     situation.notes.push("packing measured here and now, on this machine's CPU".to_owned());
@@ -460,8 +475,8 @@ fn packing(
 
 /// AdamW under PyTorch's DDP, in f32 and in bf16: what most people have.
 fn baselines(situation: &Situation, packing: &Packing) -> Result<Vec<Estimate>> {
-    let adam = |codec| Config { exact_codec: Some(codec), ..Config::new(Name::ADAM) };
-    let configs = [adam(CodecName::F32), adam(CodecName::Bf16)];
+    let baseline = |codec| Config { exact_codec: Some(codec), ..Config::new(defaults::BASELINE) };
+    let configs = [CodecName::F32, CodecName::Bf16].map(baseline);
     let methods = configs.map(|config| Method::new(&situation.run.scheduled(config)));
     let estimates = estimates(situation, methods.into_iter().collect::<Result<_>>()?, packing)?;
     Ok(estimates.into_iter().map(|estimate| estimate.under_ddp(&situation.place)).collect())
@@ -477,7 +492,7 @@ fn too_large(answer: &Answer) -> Option<String> {
     let large = (0..answer.estimates.len()).filter(|at| !answer.fits(*at)).map(shown).collect::<Vec<_>>();
     let known = "parameters, gradients, optimizer and messages alone, without activations";
     (!large.is_empty())
-        .then(|| format!("more than the {} of a worker ({known}): {}", bytes(memory as f64), large.join(", ")))
+        .then(|| format!("more memory than the {} of a worker ({known}): {}", bytes(memory as f64), large.join(", ")))
 }
 
 fn estimates(situation: &Situation, methods: Vec<Method>, packing: &Packing) -> Result<Vec<Estimate>> {

@@ -61,8 +61,8 @@ impl Measured {
     /// What its rate is from.
     pub fn origin(&self) -> &'static str {
         match self.mean {
-            Some(_) => "by what probe's mean in f32 took over it, packing left out",
-            None => "by the slowest worker's rate while all send to the next: probe took no mean in f32",
+            Some(_) => "from the time of probe's mean in f32, without packing",
+            None => "from the slowest worker's rate while all send to the next, because probe took no mean in f32",
         }
     }
 
@@ -91,24 +91,28 @@ pub fn read(path: &Path) -> Result<Measured> {
     let named = || format!("--network {}", path.display());
     let text = std::fs::read_to_string(path).with_context(named)?;
     let probed: Probed = serde_json::from_str(&text)
-        .with_context(|| format!("{}: accepted: what `thinwire probe --json` printed", named()))?;
+        .with_context(|| format!("{}: expected what `thinwire probe --json` printed", named()))?;
     // Any numbers name a host, in the file.
     let hosts = Hosts::new(&probed.hosts).of_all().to_vec();
     let workers = hosts.len();
-    ensure!((1..=4096).contains(&workers), "{}: it has {workers} workers; accepted: 2 to 4096", named());
+    ensure!((1..=4096).contains(&workers), "{}: expected 2 to 4096 workers, found {workers}", named());
     let known = probed.pairs.iter().all(|pair| pair.from.max(pair.to) < workers);
-    ensure!(known, "{}: it has pairs of workers that are not among its hosts", named());
+    ensure!(known, "{}: expected pairs among its {workers} workers, found others", named());
     let one_host = hosts.iter().all(|host| *host == 0);
-    ensure!(!one_host, "{}: all its workers are on one host, so it says nothing of a network", named());
+    ensure!(
+        !one_host,
+        "{}: expected workers on several hosts, found all on one host, which says nothing about a network",
+        named()
+    );
     let between = probed.pairs.iter().filter(|pair| hosts[pair.from] != hosts[pair.to]).collect::<Vec<_>>();
-    ensure!(!between.is_empty(), "{}: it has no pair of workers on two hosts, so no latency", named());
+    ensure!(!between.is_empty(), "{}: expected a pair of workers on two hosts, for the latency, found none", named());
     for pair in &between {
         let delays =
             [("latency_seconds", Some(pair.latency_seconds)), ("seconds_per_message", pair.seconds_per_message)];
-        for (word, seconds) in delays {
+        for (key, seconds) in delays {
             let sound = seconds.is_none_or(|seconds| DELAYS.contains(&seconds));
             let seconds = seconds.unwrap_or_default();
-            ensure!(sound, "{}: {word} = {seconds}: accepted: 0 to 10 seconds, such as 5e-5", named());
+            ensure!(sound, "{}: invalid {key} = {seconds}: expected 0 to 10 seconds (for example 5e-5)", named());
         }
     }
     let most = |leaves: &dyn Fn(usize) -> bool| {
@@ -123,14 +127,14 @@ pub fn read(path: &Path) -> Result<Measured> {
     let rate = probed.bits_per_second_all_at_once;
     ensure!(
         RATES.contains(&rate),
-        "{}: bits_per_second_all_at_once = {rate:e}: accepted: 1e3 to 1e14, such as 9.4e8",
+        "{}: invalid bits_per_second_all_at_once = {rate:e}: expected 1e3 to 1e14 (for example 9.4e8)",
         named()
     );
     if let Some(mean) = mean {
         let rate = 8.0 * mean.bytes_sent_per_worker as f64 * leaving / mean.seconds;
         ensure!(
             mean.seconds > 0.0 && RATES.contains(&rate),
-            "{}: {EXACT_F32}: {} bytes a worker in {} seconds is no rate of a link",
+            "{}: {EXACT_F32}: expected a rate of 1e3 to 1e14 bits a second, found {} bytes a worker in {} seconds",
             named(),
             mean.bytes_sent_per_worker,
             mean.seconds

@@ -4,11 +4,11 @@ use super::Answer;
 use super::advice::{Pays, pays};
 use super::cost::Estimate;
 use super::network::Network;
+use crate::numbers;
 use crate::report::chart::{self, Axis, Chart, Lines};
-use crate::report::figures;
-use crate::report::look::{Look, of_optimizer};
 use crate::report::picture::Picture;
 use crate::report::scale::{Scale, Unit};
+use crate::report::style::{Look, of_optimizer};
 use anyhow::{Context, Result};
 use std::path::Path;
 
@@ -52,16 +52,13 @@ fn draw(shown: &[Estimate], base: usize, network: &Network) -> Picture {
         },
         y: Axis { title: "seconds a step (log scale)".to_owned(), scale: y, unit: Unit::Seconds },
         marks: marks.collect(),
-        here: Some((network.bandwidth, format!("yours: {}", figures::bandwidth(network.bandwidth)))),
+        here: Some((network.bandwidth, format!("yours: {}", numbers::bandwidth(network.bandwidth)))),
         lines: looks.iter().zip(curves).map(|(look, held_out)| Lines { look, train: Vec::new(), held_out }).collect(),
     };
     let workers = base.plan.workers();
     Picture {
         id: "step-by-bandwidth".to_owned(),
-        title: format!(
-            "Time of a step, {} parameters, {workers} workers",
-            crate::screen::count(base.plan.params() as f64)
-        ),
+        title: format!("Time of a step, {} parameters, {workers} workers", numbers::short(base.plan.params() as f64)),
         note: String::new(),
         height: chart::HEIGHT,
         body: chart.draw(),

@@ -3,8 +3,8 @@
 use super::advice::{Advice, Pays, pays};
 use super::cost::Estimate;
 use super::{Answer, Situation};
-use crate::report::figures;
-use crate::screen::{Answers, bytes, count, duration, say, wrapped};
+use crate::numbers::{self, bytes, short};
+use crate::screen::{Answers, say, wrapped};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
@@ -23,17 +23,17 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: An
         1 => "one host".to_owned(),
         hosts => format!(
             "{hosts} hosts, links of {} with {} of latency",
-            figures::bandwidth(network.bandwidth),
-            figures::seconds(network.latency)
+            numbers::bandwidth(network.bandwidth),
+            numbers::seconds(network.latency)
         ),
     };
     tell(&format!(
         "{} parameters, {} worker{} on {link}; {} of computing a step, {} steps",
-        count(situation.params as f64),
+        short(situation.params as f64),
         place.workers(),
         if place.workers() == 1 { "" } else { "s" },
-        figures::seconds(situation.compute),
-        figures::count(situation.run.steps),
+        numbers::seconds(situation.compute),
+        numbers::count(situation.run.steps),
     ));
     let (table, left_out) = fitting(situation, answer, width);
     answers.line(&table.to_string());
@@ -47,7 +47,7 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: An
     tell(&format!("\n{}", advice.reason));
 }
 
-/// The words of the table that need one.
+/// Explains the columns that need it.
 fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     let held_to = &answer.estimates[answer.base].method.shown;
     let mut legend = [
@@ -69,10 +69,10 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     let network = &situation.network;
     let base = &answer.estimates[answer.base];
     if answer.estimates.iter().any(|estimate| pays(estimate, base, network) == Pays::Always) {
-        legend.push("always: also where bytes take no time, for it packs and waits for latency no longer".to_owned());
+        legend.push("always: even if bytes took no time, because its packing and latency take no longer".to_owned());
     }
     if !left_out.is_empty() {
-        legend.push(format!("left out, for the terminal is narrow: {} (--json has all)", left_out.join("; ")));
+        legend.push(format!("not shown, because the terminal is narrow: {} (--json has all)", left_out.join("; ")));
     }
     legend.join("; ")
 }
@@ -101,17 +101,17 @@ fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
         let rounds = estimate.plan.rounds;
         let mut row = vec![
             estimate.method.shown.clone(),
-            [rounds.exact, rounds.coarse, rounds.skipped].map(figures::count).join(", "),
+            [rounds.exact, rounds.coarse, rounds.skipped].map(numbers::count).join(", "),
             bytes(estimate.bytes_on_links() as f64),
             format!("{:.2}", estimate.plan.bits_per_param_per_step()),
-            figures::seconds(estimate.mean_step(network)),
-            duration(answer.run(at, network)),
+            numbers::seconds(estimate.mean_step(network)),
+            numbers::seconds(answer.run(at, network)),
             format!("{:.0} %", 100.0 * answer.efficiency(at, network)),
             bytes(estimate.memory().total() as f64) + if answer.fits(at) { "" } else { " !" },
             pays(estimate, &answer.estimates[answer.base], network).to_string(),
         ];
         if answer.simulated.is_some() {
-            row.insert(5, figures::seconds(answer.step(at, network)));
+            row.insert(5, numbers::seconds(answer.step(at, network)));
         }
         row
     };

@@ -1,8 +1,8 @@
 //! Bars that lie: a row each, its name on the left and its figure at its end.
 
-use super::look::short;
 use super::markup::escape;
 use super::picture::{BOLD_LETTER, LETTER, WIDTH};
+use super::style::short;
 
 const ROW: f64 = 38.0;
 const THICK: f64 = 22.0;

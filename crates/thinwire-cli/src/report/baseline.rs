@@ -1,6 +1,7 @@
 //! What a run is compared with: Adam on the same task, measured if there is such a run, and else computed.
 
 use super::load::Run;
+use crate::defaults;
 use crate::record::Summary;
 
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +15,9 @@ pub struct Baseline {
 impl Baseline {
     /// None for Adam itself, and for a run that has not ended.
     pub fn of(run: &Run, runs: &[Run]) -> Option<Baseline> {
-        let end = run.summary.as_ref().filter(|end| end.optimizer != "adam")?;
+        let end = run.summary.as_ref().filter(|end| !is_baseline(&end.optimizer))?;
         let ended = runs.iter().filter_map(|other| other.summary.as_ref());
-        let measured = ended.filter(|other| other.optimizer == "adam" && comparable(end, other));
+        let measured = ended.filter(|other| is_baseline(&other.optimizer) && comparable(end, other));
         // Of several runs of Adam, the one with the best loss: the others are compared with Adam at its best.
         let best = measured.min_by(|a, b| a.val_loss.total_cmp(&b.val_loss));
         match best {
@@ -29,6 +30,11 @@ impl Baseline {
     pub fn times_fewer(&self, sent: f64) -> Option<f64> {
         (self.bytes > 0.0 && sent > 0.0).then(|| self.bytes / sent)
     }
+}
+
+/// Whether an optimizer is the one that others are compared with.
+pub fn is_baseline(optimizer: &str) -> bool {
+    optimizer == defaults::BASELINE.as_str()
 }
 
 /// Bytes that a worker would have sent with plain Adam: every step a mean of 32-bit numbers, each worker the owner of an

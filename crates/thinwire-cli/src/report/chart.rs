@@ -1,10 +1,10 @@
 //! Lines between two axes, with each line's name at its end.
 
-use super::look::{Look, short};
+use super::labels::{End, Frame, Place, places};
 use super::markup::escape;
-use super::names::{End, Frame, Place, places};
 use super::picture::{BOLD_LETTER, WIDTH};
 use super::scale::{Scale, Unit};
+use super::style::{Look, short};
 
 pub const HEIGHT: f64 = 400.0;
 const TOP: f64 = 12.0;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use thinwire_models::random::Random;
 
 use super::load::Run;
 use crate::record::{Eval, Metric, Phases, Projection, Rounds, Step, Summary, projected};
@@ -65,9 +66,7 @@ fn curve(optimizer: &str, at: f64, steps: u64) -> f64 {
 
 /// Between −0.5 and 0.5, the same in every run of the tests.
 fn noise(seed: u64) -> f64 {
-    let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed >> 40) as f64 / (1u64 << 24) as f64 - 0.5
+    Random::of(&[seed]).unit() - 0.5
 }
 
 fn round(optimizer: &str, at: u64, steps: u64) -> &'static str {
@@ -117,7 +116,7 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
     Summary {
         optimizer: optimizer.to_string(),
         task: "Shakespeare, letter by letter".to_string(),
-        transport: "tcp".to_string(),
+        transport: "threads".to_string(),
         workers: WORKERS,
         steps: steps.len() as u64,
         params: PARAMS,

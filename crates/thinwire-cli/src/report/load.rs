@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thinwire::inside::Optimizers;
 
-use super::look::place;
+use super::style::place;
 use crate::record::{Eval, Metric, Step, Summary};
 
 const A_RUN_FOLDER: &str = "a run folder is what `thinwire train` writes: metrics.jsonl, config.toml and, when the run has ended, summary.json; \

@@ -1,23 +1,22 @@
 //! `thinwire report`: what some runs left behind, as one page of HTML that needs nothing else, and its plots as files.
 //!
-//! [`find`] reads the folders. `spending` and `totals` turn a run's lines into what is worth showing, `plots` draws each
+//! [`find`] reads the folders. `cumulative` and `totals` turn a run's lines into what is worth showing, `plots` draws each
 //! picture with `chart`, `strips` and `bars`, and `page` puts them under a sentence that says what they show.
 
 mod baseline;
 mod bars;
 pub mod chart;
-pub mod figures;
 mod load;
-pub mod look;
+pub mod style;
 mod markup;
-mod names;
+mod labels;
 mod page;
 pub mod picture;
 mod plots;
 pub mod scale;
 mod series;
-mod spending;
-mod statement;
+mod cumulative;
+mod headline;
 mod strips;
 mod table;
 mod totals;
@@ -31,7 +30,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub use load::{Run, find, load};
-pub use look::shown;
+pub use style::shown;
 
 /// Writes the page to `out`, and each plot to `plots/` beside it. Times on other machines are shown for links of
 /// `bandwidth` bits a second first. Returns the files written.

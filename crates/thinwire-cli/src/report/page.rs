@@ -1,18 +1,18 @@
 //! The page: one file of HTML that loads nothing, reads without a script, and prints.
 
-use super::figures;
+use super::headline::headline;
 use super::load::Run;
-use super::look::{self, looks};
 use super::markup::escape;
 use super::picture::Picture;
 use super::plots::{Plots, bandwidths};
-use super::statement::statement;
+use super::style::{self, looks};
 use super::table;
+use crate::numbers;
 use crate::record::Summary;
 
 pub fn html(runs: &[Run], plots: &Plots, bandwidth: f64) -> String {
     let looks = looks(runs);
-    let statement = escape(&statement(runs, &looks));
+    let statement = escape(&headline(runs, &looks));
     let body = [
         format!(
             "<header><p class=\"kicker\">Thinwire report</p>\n<h1>{statement}</h1>\n{}{}</header>\n",
@@ -53,10 +53,10 @@ fn style(choices: usize) -> String {
     let shown = (0..choices).map(|at| format!("#links-{at}:checked ~ .choice-{at} {{ display: block; }}\n"));
     format!(
         ":root {{ {} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {} }} }}\n{}{}{}",
-        look::variables(false),
-        look::variables(true),
+        style::variables(false),
+        style::variables(true),
         include_str!("page.css"),
-        look::plot_style(),
+        style::plot_style(),
         shown.collect::<String>()
     )
 }
@@ -70,12 +70,12 @@ fn facts(runs: &[Run]) -> String {
     };
     let facts = [
         fact(&|end| end.task.clone()),
-        fact(&|end| format!("{} parameters", figures::count(end.params as u64))),
+        fact(&|end| format!("{} parameters", numbers::count(end.params as u64))),
         fact(&|end| match end.workers {
             1 => "1 worker".to_string(),
-            n => format!("{} workers over {}", figures::count(n as u64), end.transport),
+            n => format!("{} workers over {}", numbers::count(n as u64), end.transport),
         }),
-        fact(&|end| format!("{} steps", figures::count(end.steps))),
+        fact(&|end| format!("{} steps", numbers::count(end.steps))),
         fact(&|end| format!("seed {}", end.seed)),
     ];
     let facts: Vec<String> = facts.into_iter().flatten().map(|fact| escape(&fact)).collect();
@@ -100,7 +100,7 @@ fn by_time(plots: &Plots, bandwidth: f64) -> String {
         let checked = if at == chosen { " checked" } else { "" };
         format!(
             "<input type=\"radio\" name=\"links\" id=\"links-{at}\"{checked}><label for=\"links-{at}\">{}</label>",
-            figures::bandwidth(*links)
+            numbers::bandwidth(*links)
         )
     };
     let choice = |(at, (_, picture)): (usize, &(f64, Picture))| {

@@ -1,7 +1,7 @@
 //! A plot, drawn: SVG within the page, and SVG as a file.
 
-use super::look;
 use super::markup::escape;
+use super::style;
 
 /// All pictures are this wide, in the units of what is drawn in them; the page scales them.
 pub const WIDTH: f64 = 720.0;
@@ -49,7 +49,7 @@ impl Picture {
     pub fn standalone(&self) -> String {
         const HEAD: f64 = 40.0;
         let height = self.height + HEAD;
-        let (style, title) = (look::standalone_style(), escape(&self.title));
+        let (style, title) = (style::standalone_style(), escape(&self.title));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" width=\"{WIDTH}\" height=\"{height:.0}\" \
              viewBox=\"0 -{HEAD} {WIDTH} {height:.0}\">\n<title>{title}</title>\n<style>{style}</style>\n\

@@ -1,17 +1,17 @@
 //! The plots of a report: which there are, and what each shows.
 
 use super::bars::{self, Row};
-use super::baseline::{Baseline, adam_would_send};
+use super::baseline::{Baseline, adam_would_send, is_baseline};
 use super::chart::{self, Axis, Chart, Lines};
-use super::figures;
+use super::cumulative::{Spending, Spent};
 use super::load::Run;
-use super::look::{Look, looks};
 use super::picture::Picture;
 use super::scale::{Scale, Unit};
 use super::series::{self, Losses};
-use super::spending::{Spending, Spent};
 use super::strips;
+use super::style::{Look, looks};
 use super::totals::Totals;
+use crate::numbers;
 
 /// Links for which projected times are shown, in bits a second.
 pub const BANDWIDTHS: [f64; 3] = [1e8, 1e9, 1e10];
@@ -105,7 +105,7 @@ impl<'a> LossPlots<'a> {
     }
 
     fn by_time(&self, bandwidth: f64) -> Picture {
-        let links = figures::bandwidth(bandwidth);
+        let links = numbers::bandwidth(bandwidth);
         let seconds = |_, spent: &Spent| spent.seconds(bandwidth);
         let x = Scale::linear_from_zero(self.x_values(&seconds)).map(|scale| {
             let (_, unit) = Unit::of_time(scale.bounds().1);
@@ -205,7 +205,7 @@ fn phases(runs: &[Run], looks: &[Look]) -> Picture {
         let rest = if spent.total - known > 0.01 * spent.total { spent.total - known } else { 0.0 };
         let lengths = [spent.compute, spent.pack, spent.wire, spent.wait, rest];
         let parts = lengths.into_iter().zip(PHASES).map(|(length, (colour, _))| (length, colour)).collect();
-        Row { name: look.name.clone(), parts, figure: figures::seconds(spent.total), outline: false }
+        Row { name: look.name.clone(), parts, figure: numbers::seconds(spent.total), outline: false }
     };
     let rows: Vec<Row> = runs.iter().zip(looks).map(row).collect();
     let (id, title) = ("time-by-phase", "Time by phase, as measured");
@@ -229,18 +229,18 @@ fn bytes_sent(runs: &[Run], looks: &[Look]) -> Picture {
     let row = |(run, look): (&Run, &Look)| {
         let sent = Totals::of(run).bytes;
         let fewer = Baseline::of(run, runs).and_then(|adam| adam.times_fewer(sent)).filter(|times| *times >= 1.05);
-        let fewer = fewer.map(|times| format!(", {}× fewer", figures::significant(times, 3))).unwrap_or_default();
-        let figure = figures::bytes(sent) + &fewer;
+        let fewer = fewer.map(|times| format!(", {}× fewer", numbers::significant(times, 3))).unwrap_or_default();
+        let figure = numbers::bytes(sent) + &fewer;
         Row { name: look.name.clone(), parts: vec![(sent, look.colour)], figure, outline: false }
     };
     let mut rows: Vec<Row> = runs.iter().zip(looks).map(row).collect();
     if rows.iter().all(|row| row.parts[0].0 <= 0.0) {
         return Picture::without_data(id, title, "nothing was sent");
     }
-    let no_adam = runs.iter().all(|run| run.optimizer != "adam");
+    let no_adam = runs.iter().all(|run| !is_baseline(&run.optimizer));
     let mut computed = "";
     if let Some(bytes) = runs.iter().find_map(adam_would_send).filter(|bytes| no_adam && *bytes > 0.0) {
-        let (name, figure) = ("Adam, computed".to_string(), figures::bytes(bytes));
+        let (name, figure) = ("Adam, computed".to_string(), numbers::bytes(bytes));
         rows.insert(0, Row { name, parts: vec![(bytes, "rule")], figure, outline: true });
         computed = " Dashed: what Adam would have sent.";
     }

@@ -1,6 +1,6 @@
 //! Axes: from a value to a place between 0 and 1, and the round values at which to draw ticks.
 
-use super::figures;
+use crate::numbers;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
@@ -97,9 +97,9 @@ fn linear_ticks(from: f64, to: f64, wanted: usize, unit: Unit) -> Vec<(f64, Stri
 
 fn tick_text(value: f64, decimals: usize, unit: Unit) -> String {
     match unit {
-        Unit::Bytes => figures::bytes(value),
-        Unit::Bandwidth => figures::bandwidth(value),
-        _ if decimals == 0 && (0.0..1e15).contains(&value) => figures::count(value.round() as u64),
+        Unit::Bytes => numbers::bytes(value),
+        Unit::Bandwidth => numbers::bandwidth(value),
+        _ if decimals == 0 && (0.0..1e15).contains(&value) => numbers::count(value.round() as u64),
         _ if value.abs() >= 1e6 || (value != 0.0 && value.abs() < 1e-4) => format!("{value:.1e}"),
         _ => format!("{value:.decimals$}"),
     }
@@ -127,9 +127,9 @@ fn log_ticks(from: f64, to: f64, wanted: usize, unit: Unit) -> Vec<(f64, String)
 /// A tick says `10 MB` and not `10.0 MB`.
 fn short_text(value: f64, unit: Unit) -> String {
     let text = match unit {
-        Unit::Bytes => figures::bytes(value),
-        Unit::Bandwidth => return figures::bandwidth(value),
-        _ => return figures::significant(value, 1),
+        Unit::Bytes => numbers::bytes(value),
+        Unit::Bandwidth => return numbers::bandwidth(value),
+        _ => return numbers::significant(value, 1),
     };
     let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));
     format!("{} {unit}", number.strip_suffix(".00").or(number.strip_suffix(".0")).unwrap_or(number))

@@ -3,12 +3,12 @@
 //! The bytes' axis is logarithmic, so that exact and coarse rounds both show. A column of the strip stands for several
 //! steps of a long run; it is the fainter the fewer of them there were of its kind.
 
-use super::figures;
 use super::load::Run;
-use super::look::Look;
 use super::markup::escape;
 use super::picture::WIDTH;
 use super::scale::{Scale, Unit};
+use super::style::Look;
+use crate::numbers;
 use crate::record::Step;
 
 const LEFT: f64 = 76.0;
@@ -77,7 +77,7 @@ fn kinds(run: &Run) -> String {
     let count = |kind: &str| run.steps.iter().filter(|step| step.round == kind).count() as u64;
     let kinds = ["exact", "coarse", "skipped"].map(|kind| (count(kind), kind));
     let some = kinds.iter().filter(|(count, _)| *count > 0);
-    some.map(|(count, kind)| format!("{} {kind}", figures::count(*count))).collect::<Vec<_>>().join(", ")
+    some.map(|(count, kind)| format!("{} {kind}", numbers::count(*count))).collect::<Vec<_>>().join(", ")
 }
 
 /// An upright mark in each column that has steps of this kind, in the middle of where they stand.

@@ -1,11 +1,11 @@
 //! The runs in figures: what they learnt and sent, and how long it took.
 
 use super::baseline::Baseline;
-use super::figures;
 use super::load::Run;
-use super::look::Look;
 use super::markup::escape;
+use super::style::Look;
 use super::totals::Totals;
+use crate::numbers;
 
 /// What is shown where there is no figure.
 const NONE: &str = "–";
@@ -25,7 +25,7 @@ pub fn results(runs: &[Run], looks: &[Look]) -> String {
         head: head.to_string(),
         cells: runs.iter().zip(&totals).map(|(run, totals)| cell(run, totals)).collect(),
     };
-    let rounds = |n: u64| if n == 0 { NONE.to_string() } else { figures::count(n) };
+    let rounds = |n: u64| if n == 0 { NONE.to_string() } else { numbers::count(n) };
     let mut columns = vec![
         column("", "learning rate", &|run, _| learning_rate(run)),
         column("loss", "training", &|run, totals| loss(totals.train_loss, run.steps.is_empty())),
@@ -33,13 +33,13 @@ pub fn results(runs: &[Run], looks: &[Look]) -> String {
     ];
     // What all share stands above the table.
     if totals.iter().any(|other| other.steps != totals[0].steps) {
-        columns.insert(1, column("", "steps", &|_, totals| figures::count(totals.steps)));
+        columns.insert(1, column("", "steps", &|_, totals| numbers::count(totals.steps)));
     }
     if totals.iter().any(|totals| totals.accuracy.is_some()) {
-        columns.push(column("", "accuracy", &|_, totals| totals.accuracy.map_or(NONE.into(), figures::percent)));
+        columns.push(column("", "accuracy", &|_, totals| totals.accuracy.map_or(NONE.into(), numbers::percent)));
     }
     if totals.iter().any(|totals| totals.majority.is_some()) {
-        columns.push(column("", "largest class", &|_, totals| totals.majority.map_or(NONE.into(), figures::percent)));
+        columns.push(column("", "largest class", &|_, totals| totals.majority.map_or(NONE.into(), numbers::percent)));
     }
     if totals.iter().any(|totals| totals.matthews.is_some()) {
         columns.push(column("", "Matthews", &|_, totals| totals.matthews.map_or(NONE.into(), |m| format!("{m:.3}"))));
@@ -48,13 +48,13 @@ pub fn results(runs: &[Run], looks: &[Look]) -> String {
         column("rounds", "exact", &|_, totals| rounds(totals.rounds.exact)),
         column("rounds", "coarse", &|_, totals| rounds(totals.rounds.coarse)),
         column("rounds", "skipped", &|_, totals| rounds(totals.rounds.skipped)),
-        column("a worker sent", "bytes", &|_, totals| figures::bytes(totals.bytes)),
+        column("a worker sent", "bytes", &|_, totals| numbers::bytes(totals.bytes)),
         column("a worker sent", "bits a parameter a step", &|run, _| {
-            run.summary.as_ref().map_or(NONE.into(), |end| figures::significant(end.bits_per_param_per_step, 3))
+            run.summary.as_ref().map_or(NONE.into(), |end| numbers::significant(end.bits_per_param_per_step, 3))
         }),
         column("a worker sent", "fewer than Adam", &|run, totals| {
             let times = Baseline::of(run, runs).and_then(|adam| adam.times_fewer(totals.bytes));
-            times.map_or(NONE.into(), |times| format!("{}×", figures::significant(times, 3)))
+            times.map_or(NONE.into(), |times| format!("{}×", numbers::significant(times, 3)))
         }),
     ]);
     html(runs, looks, &columns)
@@ -64,7 +64,7 @@ pub fn results(runs: &[Run], looks: &[Look]) -> String {
 pub fn times(runs: &[Run], looks: &[Look], bandwidths: &[f64]) -> String {
     let totals: Vec<Totals> = runs.iter().map(Totals::of).collect();
     let row = |name: String, seconds: &dyn Fn(&Totals) -> f64| {
-        let cell = |totals| format!("<td>{}</td>", escape(&figures::seconds(seconds(totals))));
+        let cell = |totals| format!("<td>{}</td>", escape(&numbers::seconds(seconds(totals))));
         format!("<tr><th scope=\"row\">{}</th>{}</tr>\n", escape(&name), totals.iter().map(cell).collect::<String>())
     };
     let part = |name: &str, rows: String| {
@@ -80,7 +80,7 @@ pub fn times(runs: &[Run], looks: &[Look], bandwidths: &[f64]) -> String {
         row("wait".into(), &|totals| totals.seconds.wait),
         row("total".into(), &|totals| totals.seconds.total),
     ];
-    let projected = bandwidths.iter().map(|links| row(figures::bandwidth(*links), &|totals| totals.projected(*links)));
+    let projected = bandwidths.iter().map(|links| row(numbers::bandwidth(*links), &|totals| totals.projected(*links)));
     let heads: String = looks.iter().map(|look| format!("<th scope=\"col\">{}</th>", escape(&look.name))).collect();
     format!(
         "<div class=\"wide\"><table class=\"times\">\n<thead><tr><th></th>{heads}</tr></thead>\n{}{}</table></div>\n",
@@ -91,11 +91,11 @@ pub fn times(runs: &[Run], looks: &[Look], bandwidths: &[f64]) -> String {
 
 fn learning_rate(run: &Run) -> String {
     let peak = || run.steps.iter().map(|step| step.lr).fold(0.0, f64::max);
-    figures::learning_rate(run.summary.as_ref().map_or_else(peak, |end| end.lr))
+    numbers::learning_rate(run.summary.as_ref().map_or_else(peak, |end| end.lr))
 }
 
 fn loss(loss: f64, unknown: bool) -> String {
-    if unknown { NONE.to_string() } else { figures::loss(loss) }
+    if unknown { NONE.to_string() } else { numbers::loss(loss) }
 }
 
 fn html(runs: &[Run], looks: &[Look], columns: &[Column]) -> String {

@@ -52,7 +52,7 @@ fn words_that_are_none() {
         ("--transport pigeon", ["--transport", "`threads`"]),
         ("--tokenizer words", ["--tokenizer", "`bytes`"]),
         ("--stpes 30", ["--stpes", "--steps"]),
-        ("--set kappa", ["--set kappa", "WORD=VALUE"]),
+        ("--set kappa", ["--set kappa", "OPTION=VALUE"]),
         ("--set kapa=4", ["kapa", "`kappa`"]),
         ("--set kappa=many", ["kappa", "many"]),
         ("--set codec=uniform9", ["codec", "uniform2 to uniform8"]),

@@ -42,7 +42,7 @@ fn optimizers_are_looked_at_before_the_first_runs() {
         ("--optimizers adam,adam", ["--optimizers", "twice"]),
         ("--optimizers zero-one-adam,adam --set kappa=4", ["kappa = 4", "adam"]),
         ("--optimizer adam", ["--optimizer", "--optimizers"]),
-        ("--set name=adam", ["names an optimizer", "--optimizers"]),
+        ("--set name=adam", ["optimizer.name = \"adam\"", "--optimizers"]),
     ] {
         place.thinwire(&format!("compare {NETWORK} --steps 5 {flags} --out all")).refused(&words);
         assert!(!place.path("all").exists(), "{flags}");
@@ -74,8 +74,8 @@ fn an_interrupted_comparison_goes_on_as_a_whole() {
     assert!(ran.stderr.contains("thinwire compare --resume parts"), "{}", ran.stderr);
     assert!(!place.path("parts/zero-one-adam/summary.json").exists());
 
-    place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "settings of the run"]);
-    place.thinwire("compare --resume whole/adam").refused(&["no folder of a comparison"]);
+    place.thinwire("compare --resume parts --steps 3").refused(&["--resume", "keeps its other settings"]);
+    place.thinwire("compare --resume whole/adam").refused(&["expected the folder of a comparison"]);
     let resumed = place.thinwire("compare --resume parts --json").json();
     let digests = |all: &Value| {
         let runs = all["runs"].as_array().expect("a list").clone();

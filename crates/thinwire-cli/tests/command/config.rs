@@ -105,7 +105,7 @@ fn a_file_of_before_what_was_given_was_told_still_loads() {
         place.read("first/config.toml").split_once("\n[given]").map(|(a, b)| (a.to_owned(), b.len())).unwrap();
     place.write("old.toml", config);
     let ran = place.thinwire("train --config old.toml --steps 40 --out run --json").succeeds();
-    assert!(ran.stderr.contains("note: old.toml does not tell what was derived"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("note: old.toml does not say which settings were derived"), "{}", ran.stderr);
     assert!(place.read("run/config.toml").contains("warmup = 3\n"));
     place.thinwire("train --config old.toml --steps 2 --out short").refused(&["warmup = 3", "fewer than the 2 steps"]);
 }

@@ -187,9 +187,9 @@ fn bad_input_is_refused_once() {
     let place = Place::new();
     for (line, words) in [
         ("train --data nowhere.txt", ["nowhere.txt", ""]),
-        ("train --workers 2", ["workers = 2", "3 processes were started"]),
+        ("train --workers 2", ["workers = 2", "3 processes"]),
         ("train --kappa 3", ["--kappa", ""]),
-        ("train --hierarchy hosts", ["hierarchy = hosts", "auto, flat"]),
+        ("train --hierarchy hosts", ["hierarchy = hosts", "auto or flat"]),
         ("train --hosts 2", ["hosts", "3 processes"]),
     ] {
         let ran = ran(&place, 3, line);

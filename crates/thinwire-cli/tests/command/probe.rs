@@ -1,6 +1,6 @@
 //! `probe`: figures for every pair and every mean.
 
-use crate::helper::{Place, number};
+use crate::helper::{Place, number, text};
 
 #[test]
 fn pairs_and_means_are_measured() {
@@ -20,6 +20,18 @@ fn pairs_and_means_are_measured() {
 fn what_cannot_be_probed_is_refused() {
     let place = Place::new();
     place.thinwire("probe --workers 1").refused(&["--workers 1", "2 to 1024"]);
+    place.thinwire("probe --residuals f8").refused(&["invalid --residuals f8"]);
     place.thinwire("probe --codecs morse").refused(&["--codecs morse"]);
     place.thinwire("probe --values many").refused(&["many", "25M"]);
+}
+
+/// Before it had its name in the field it was `--residues`.
+#[test]
+fn the_old_name_of_residuals_is_accepted() {
+    let place = Place::new();
+    for flag in ["--residuals", "--residues"] {
+        let line = format!("probe --workers 2 --values 10k --codecs sign {flag} bf16 --repeats 1 --json --quiet");
+        let probed = place.thinwire(&line).json();
+        assert_eq!(text(&probed["means"][0]["name"]), "coarse mean, sign, residual bf16", "{flag}");
+    }
 }

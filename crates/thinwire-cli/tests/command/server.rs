@@ -336,7 +336,7 @@ fn interrupted_servers_and_workers_say_how_to_go_on() {
     assert_eq!(output.status.code(), Some(0), "who stops a server wants it stopped: {log}");
     assert!(log.contains("the same command again"), "{log}");
     let line = format!("serve --listen 127.0.0.1:0 --out server {flags} --seed 5");
-    place.thinwire(&line).refused(&["a run with other settings", "seed", "--overwrite"]);
+    place.thinwire(&line).refused(&["expected a run with these settings", "seed", "--overwrite"]);
 }
 
 #[test]
@@ -344,15 +344,15 @@ fn bad_flags_are_refused() {
     let place = Place::new();
     let refused = |line: &str, words: &[&str]| place.thinwire(line).refused(words);
     refused("serve --listen 0.0.0.0:7979", &["neither TLS nor a token", "--tls-cert", "127.0.0.1"]);
-    refused("serve --quorum 0", &["--quorum 0", "accepted"]);
-    refused("serve --quorum most", &["--quorum most", "accepted"]);
+    refused("serve --quorum 0", &["--quorum 0", "expected"]);
+    refused("serve --quorum most", &["--quorum most", "expected"]);
     refused("serve --transport threads", &["--transport"]);
     refused("serve --set topology=sharded", &["topology", "central"]);
     refused("serve --token-file missing", &["missing"]);
     place.write("token", "short");
     refused("serve --token-file token", &["too short", "16"]);
-    refused("serve --listen :7070", &[":7070", "accepted", "127.0.0.1:7070"]);
-    refused("serve --workers 3 --max-members 2", &["--max-members 2", "--workers, which is 3"]);
+    refused("serve --listen :7070", &[":7070", "expected", "127.0.0.1:7070"]);
+    refused("serve --workers 3 --max-members 2", &["--max-members 2", "at least 3, the number of --workers"]);
     refused("serve --keep 0", &["--keep", "0"]);
     std::fs::create_dir(place.path("taken")).unwrap();
     place.write("taken/notes.txt", "mine");

@@ -71,6 +71,21 @@ fn a_killed_run_goes_on_from_its_last_checkpoint() {
     same_metrics(&place);
 }
 
+/// Killed while it wrote its first checkpoint: files of workers, and no manifest. Nothing of it can be resumed, so nothing is lost.
+#[test]
+fn a_run_that_was_killed_in_its_first_checkpoint_starts_again() {
+    let place = Place::new();
+    let line = format!("train {NETWORK} --steps 30 --workers 2 --quiet --json --out run");
+    let whole = place.thinwire(&line).json();
+    for file in ["summary.json", "checkpoint/manifest.json", "checkpoint/run.toml"] {
+        std::fs::remove_file(place.path("run").join(file)).unwrap();
+    }
+    place.thinwire("train --resume run").refused(&["run", "expected a checkpoint", "without --resume"]);
+    let again = place.thinwire(&line).json();
+    assert_eq!(again["digest"], whole["digest"]);
+    assert_eq!(place.step_metrics("run").len(), 30);
+}
+
 #[test]
 fn what_cannot_go_on_refused() {
     let place = Place::new();
@@ -84,12 +99,12 @@ fn what_cannot_go_on_refused() {
     {
         place.thinwire(&format!("train --resume done {flags}")).refused(&["--resume", "done"]);
     }
-    place.thinwire("train --resume missing").refused(&["missing", "no folder of a run"]);
+    place.thinwire("train --resume missing").refused(&["missing", "expected the folder of a run"]);
     std::fs::create_dir(place.path("empty")).unwrap();
-    place.thinwire("train --resume empty").refused(&["empty", "no folder of a run"]);
+    place.thinwire("train --resume empty").refused(&["empty", "expected the folder of a run"]);
     std::fs::create_dir(place.path("unsaved")).unwrap();
     std::fs::copy(place.path("done/config.toml"), place.path("unsaved/config.toml")).unwrap();
-    place.thinwire("train --resume unsaved").refused(&["unsaved", "no checkpoint"]);
+    place.thinwire("train --resume unsaved").refused(&["unsaved", "expected a checkpoint", "without --resume"]);
     assert_eq!(place.read("done/metrics.jsonl"), before, "the finished run is as it was");
 }
 

@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits that count, and a unit.
+//! Numbers as people read them: three digits that count, and a unit. And the middle one of several.
 
 /// 1234567 → `1,234,567`.
 pub fn count(n: u64) -> String {
@@ -22,6 +22,11 @@ pub fn significant(value: f64, digits: i32) -> String {
     if rounded.abs() >= 1e4 { count_signed(rounded) } else { format!("{rounded:.*}", decimals as usize) }
 }
 
+/// 12345 → `12.3k`.
+pub fn short(number: f64) -> String {
+    with_prefix(number, "").replace(' ', "")
+}
+
 pub fn bytes(bytes: f64) -> String {
     with_prefix(bytes, "B")
 }
@@ -34,13 +39,15 @@ pub fn bandwidth(bits_per_second: f64) -> String {
     format!("{number} {unit}")
 }
 
+/// 12.0 ms, 12.3 s, 1 min 40 s, 2 h 05 min.
 pub fn seconds(seconds: f64) -> String {
+    let whole = seconds.round().max(0.0) as u64;
     match seconds.abs() {
         s if s < 1e-3 && s > 0.0 => format!("{} µs", significant(seconds * 1e6, 3)),
         s if s < 1.0 && s > 0.0 => format!("{} ms", significant(seconds * 1e3, 3)),
-        s if s < 300.0 => format!("{} s", significant(seconds, 3)),
-        s if s < 3.0 * 3600.0 => format!("{} min", significant(seconds / 60.0, 3)),
-        _ => format!("{} h", significant(seconds / 3600.0, 3)),
+        s if s < 59.95 || !s.is_finite() => format!("{} s", significant(seconds, 3)), // what is not rounded up to 60.0
+        s if s < 3599.5 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
 }
 
@@ -60,6 +67,13 @@ pub fn learning_rate(rate: f64) -> String {
 
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
+}
+
+/// The middle one of some values; the larger of two in the middle.
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn with_prefix(value: f64, unit: &str) -> String {
@@ -99,12 +113,21 @@ mod tests {
             ["27.1", "10.0", "0.0457", "105", "12,300"]
         );
         assert_eq!([0.0, 12.0, 999.7, 218.4e6, 5.9e9].map(bytes), ["0 B", "12 B", "1.00 kB", "218 MB", "5.90 GB"]);
+        assert_eq!([0.0, 999.0, 12_345.0, 25e6].map(short), ["0", "999", "12.3k", "25.0M"]);
+        assert_eq!([27_940.0, 999.9, 999_700_000.0].map(bytes), ["27.9 kB", "1.00 kB", "1.00 GB"]);
         assert_eq!([1e8, 1e9, 1e10, 2.5e9].map(bandwidth), ["100 Mb/s", "1 Gb/s", "10 Gb/s", "2.5 Gb/s"]);
         assert_eq!(
-            [0.0, 0.012, 12.34, 600.0, 36000.0].map(seconds),
-            ["0 s", "12.0 ms", "12.3 s", "10.0 min", "10.0 h"]
+            [0.0, 0.012, 12.34, 59.94, 100.0, 3599.7, 36000.0].map(seconds),
+            ["0 s", "12.0 ms", "12.3 s", "59.9 s", "1 min 40 s", "1 h 00 min", "10 h 00 min"]
         );
         assert_eq!([1.6234, 0.00012, f64::NAN].map(loss), ["1.623", "1.20e-4", "diverged"]);
         assert_eq!([0.001, 3e-4].map(learning_rate), ["0.001", "3e-4"]);
+    }
+
+    #[test]
+    fn the_middle_one_counts() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 3.0);
+        assert!(median(&[]).is_nan());
     }
 }

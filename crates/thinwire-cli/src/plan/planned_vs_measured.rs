@@ -8,9 +8,8 @@ use super::measure;
 use super::methods::Method;
 use super::network::{self, Network};
 use crate::bench;
+use crate::numbers::{self, bytes};
 use crate::record::{Planned, Rounds, Summary};
-use crate::report::figures;
-use crate::screen::bytes;
 use anyhow::Result;
 use std::path::Path;
 use thinwire::Config;
@@ -60,7 +59,7 @@ pub fn sentence(planned: &Planned, summary: &Summary) -> String {
     let step = summary.seconds.total / summary.steps.max(1) as f64;
     let (planned_step, error) = match planned.step_seconds {
         Some(seconds) => {
-            (format!("{} a step", figures::seconds(seconds)), format!(" ({:+.0} %)", 100.0 * (step / seconds - 1.0)))
+            (format!("{} a step", numbers::seconds(seconds)), format!(" ({:+.0} %)", 100.0 * (step / seconds - 1.0)))
         }
         None => ("the time not known without --network".to_owned(), String::new()),
     };
@@ -77,6 +76,6 @@ pub fn sentence(planned: &Planned, summary: &Summary) -> String {
         of(rounds),
         bytes(summary.bytes_sent_per_worker as f64),
         of(measured),
-        figures::seconds(step),
+        numbers::seconds(step),
     )
 }

@@ -1,15 +1,15 @@
 //! The report in a sentence, from its data.
 
 use super::baseline::Baseline;
-use super::figures::{bytes, count, loss, significant};
 use super::load::Run;
-use super::look::Look;
+use super::style::Look;
 use super::totals::Totals;
+use crate::numbers::{bytes, count, loss, significant};
 
 /// A loss at most this much above Adam's, in parts of it, is as good.
 const AS_GOOD: f64 = 0.02;
 
-pub fn statement(runs: &[Run], looks: &[Look]) -> String {
+pub fn headline(runs: &[Run], looks: &[Look]) -> String {
     let compared = runs.iter().zip(looks).filter_map(|(run, look)| Compared::of(run, look, runs));
     // The fewest bytes among those that learnt as well as Adam, if there are such.
     let key = |run: &Compared| (!run.is_as_good(), run.sent);
@@ -83,11 +83,11 @@ fn alone(run: &Run, look: &Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::fake::run;
-    use super::super::look::looks;
+    use super::super::style::looks;
     use super::*;
 
     fn say(runs: &[Run]) -> String {
-        statement(runs, &looks(runs))
+        headline(runs, &looks(runs))
     }
 
     #[test]

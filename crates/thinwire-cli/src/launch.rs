@@ -47,7 +47,7 @@ impl Team {
         let transport = Transport::named(transport).map_err(Failure::Usage)?;
         match (transport, launcher()) {
             (Transport::Mpi, None) => Err(Failure::Usage(anyhow!(
-                "--transport mpi: this process was not started by mpirun or srun; try mpirun -np 4 thinwire train …"
+                "invalid --transport mpi: expected to be started by mpirun or srun (for example mpirun -np 4 thinwire train …)"
             ))),
             (Transport::Mpi | Transport::Auto, Some(launcher)) if cfg!(not(feature = "mpi")) => {
                 Err(Failure::Usage(anyhow!(
@@ -68,7 +68,8 @@ impl Team {
             }
             (Transport::Threads, Some(launcher)) if started().is_some_and(|started| started > 1) => {
                 Err(Failure::Usage(anyhow!(
-                    "--transport threads: {launcher} started several processes, and each would do all of the work: start one"
+                    "invalid --transport threads: expected one process, found several that {launcher} started; each would do all of the \
+                     work: start one"
                 )))
             }
             _ => alone_in_slurm().map(|()| Team::Threads).map_err(Failure::Usage),
@@ -174,9 +175,9 @@ impl Team {
         let Some(processes) = self.processes() else { return Ok(()) };
         let all = processes.gather(&mine.to_owned()).map_err(Failure::Run)?;
         match all.iter().position(|other| *other != all[0]) {
-            Some(worker) => {
-                self.agree(Err(Failure::Usage(anyhow!("worker {worker} has {what} other than worker 0's"))))
-            }
+            Some(worker) => self.agree(Err(Failure::Usage(anyhow!(
+                "worker {worker} has other {what} than worker 0; give all workers the same"
+            )))),
             None => Ok(()),
         }
     }
@@ -219,7 +220,9 @@ impl Processes {
         let group = &mut **self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let all = gather(group, &serde_json::to_vec(told)?, "setting up")?;
         let read = |(worker, told): (usize, &Vec<u8>)| {
-            let other = |_| anyhow!("worker {worker} does something else: give all processes the same command");
+            let other = |_| {
+                anyhow!("worker {worker} sent an unexpected message during setup; give all processes the same command")
+            };
             serde_json::from_slice(told).map_err(other)
         };
         all.iter().enumerate().map(read).collect()
@@ -255,7 +258,9 @@ fn watched<T>(start: impl FnOnce() -> T) -> T {
     std::thread::spawn(move || {
         if starts.recv_timeout(SETTING_UP) == Err(RecvTimeoutError::Timeout) {
             let (worker, seconds) = (rank_by_environment().unwrap_or(0), SETTING_UP.as_secs());
-            say!("worker {worker}: error: MPI did not start within {seconds} s: a process is missing, or stands still");
+            say!(
+                "worker {worker}: error: MPI did not start within {seconds} s: a process is missing or does not respond"
+            );
             std::process::exit(1);
         }
     });

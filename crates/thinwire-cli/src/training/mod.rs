@@ -1,0 +1,251 @@
+//! The loop that trains, from a first step or a checkpoint to the last evaluation.
+//!
+//! `train` and `join` run the same loop. What differs is who a worker takes its steps with, and that is a [`Stepper`]: a
+//! [`group`] agrees with all of its workers before it evaluates, saves or stops; a [`member`] of a server asks nobody. The loop
+//! computes gradients, measures, and writes down; the stepper does the rest.
+
+pub mod group;
+#[cfg(feature = "server")]
+pub mod member;
+mod stepper;
+
+use crate::job::Job;
+use crate::journal::{Journal, Totals};
+use crate::record::{Eval, Phases, Step};
+use crate::run_spec::RunSpec;
+use crate::screen::{Screen, say};
+use anyhow::Result;
+use cpu_time::ThreadTime;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use stepper::{Shared, Stepper};
+use thinwire::Traffic;
+use thinwire::counts::Jump;
+use thinwire_models::{Learner, Score, Share};
+
+/// Held-out examples of an evaluation during the run.
+const GLANCE: usize = 256;
+
+/// What a worker begins with.
+pub struct Start<'a> {
+    pub job: &'a Job,
+    /// Its part of the training data.
+    pub share: Share,
+    pub params: Vec<f32>,
+    /// Of the worker that writes for all.
+    pub journal: Option<Journal>,
+    pub screen: Option<Screen>,
+    /// Tokens or images of a step, of all workers that the screen speaks for.
+    pub units: usize,
+    pub checkpoint_every: u64,
+    /// Set when the user wants to stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// How it ended, on every worker of a group alike but for `totals`.
+pub struct End {
+    pub params: Vec<f32>,
+    /// None: the user stopped it.
+    pub score: Option<Score>,
+    /// Sums over the journal's steps.
+    pub totals: Totals,
+    /// Steps taken, of all sessions together.
+    pub steps: u64,
+    /// Tokens or images a second of this session.
+    pub units_per_second: f64,
+    /// Steps of this session that moved a parameter too far.
+    pub jumps: u64,
+}
+
+/// Trains to the end, or until the user wants to stop: then the checkpoint is written.
+pub fn run(stepper: &mut dyn Stepper, start: Start<'_>) -> Result<End> {
+    let Start { job, share, params, journal, screen, units, checkpoint_every, stop } = start;
+    let learner = job.task.get().learner(share, job.spec.batch, job.spec.seed);
+    let grad = vec![0.0; params.len()];
+    let state =
+        Loop { job, stepper, learner, params, grad, journal, screen, stop, taken: 0, units, began: Instant::now() };
+    state.run(checkpoint_every)
+}
+
+/// The state of one worker's loop.
+struct Loop<'a> {
+    job: &'a Job,
+    stepper: &'a mut dyn Stepper,
+    learner: Box<dyn Learner + 'a>,
+    params: Vec<f32>,
+    grad: Vec<f32>,
+    journal: Option<Journal>,
+    screen: Option<Screen>,
+    stop: &'a AtomicBool,
+    /// Steps of this session that this worker took part in.
+    taken: u64,
+    units: usize,
+    began: Instant,
+}
+
+impl Loop<'_> {
+    fn run(mut self, checkpoint_every: u64) -> Result<End> {
+        let RunSpec { eval_every, eval_examples, .. } = self.job.spec;
+        while !self.stepper.is_done() {
+            let before = self.stepper.steps();
+            let Some(step) = self.step()? else { return self.stopped() };
+            // Others may have gone further, so that several steps have passed.
+            let passed = |every: u64| every > 0 && self.stepper.steps() / every > before / every;
+            let (evaluates, saves, ends) = (passed(eval_every), passed(checkpoint_every), self.stepper.is_done());
+            let stop = self.share(step, evaluates || saves || ends)?;
+            if ends {
+                break;
+            }
+            if evaluates {
+                self.evaluate(GLANCE, false)?;
+            }
+            if stop {
+                return self.stopped();
+            }
+            if saves {
+                self.stepper.save(&self.params)?;
+            }
+        }
+        self.stepper.save(&self.params)?; // before the evaluation, which may take long: nothing of the training is lost with it
+        let score = self.evaluate(eval_examples.unwrap_or(usize::MAX), true)?;
+        if score.is_none() {
+            self.say_that_it_stops();
+        }
+        Ok(self.end(score))
+    }
+
+    /// Forward, backward and the optimizer's step. None: the user wants to stop.
+    fn step(&mut self) -> Result<Option<Step>> {
+        let (step, lr) = (self.stepper.steps(), self.stepper.lr());
+        let (began, cpu) = (Instant::now(), ThreadTime::now());
+        let loss = self.gradient(step);
+        let (compute, compute_cpu) = (began.elapsed().as_secs_f64(), cpu.elapsed().as_secs_f64());
+
+        let (before, cpu) = (self.stepper.traffic(), ThreadTime::now());
+        if !self.stepper.step(loss, &mut self.params, &self.grad)? {
+            return Ok(None);
+        }
+        let after = self.stepper.traffic();
+        let (pack, total) = (cpu.elapsed().as_secs_f64(), began.elapsed().as_secs_f64());
+        self.taken += 1;
+        if let (None, Some(jump)) = (before.first_jump, after.first_jump) {
+            self.tell_of_jump(&jump);
+        }
+        let wire = (after.seconds.wire - before.seconds.wire).max(0.0);
+        Ok(Some(Step {
+            step,
+            loss: f64::from(loss),
+            lr: f64::from(lr),
+            round: round(&before, &after).to_owned(),
+            bytes: since(before.bytes_sent, after.bytes_sent),
+            bytes_total: 0.0,
+            bytes_between_hosts: since(before.bytes_between_hosts, after.bytes_between_hosts),
+            // Whatever is not computing is waiting: for another worker, or for a core.
+            seconds: Phases { total, compute, pack, wire, wait: (total - compute - pack - wire).max(0.0) },
+            compute_cpu,
+        }))
+    }
+
+    /// The gradient of all batches of a step, into `grad`; the mean of their losses.
+    fn gradient(&mut self, step: u64) -> f32 {
+        let accumulate = self.job.spec.accumulate;
+        let (mut loss, weight) = (0.0, 1.0 / accumulate as f32);
+        self.grad.fill(0.0);
+        for part in 0..accumulate {
+            loss += weight * self.learner.learn(&self.params, step * accumulate + part, weight, &mut self.grad);
+        }
+        loss
+    }
+
+    /// Hands a step over and writes down what is known; whether somebody wants to stop.
+    fn share(&mut self, step: Step, meets: bool) -> Result<bool> {
+        let Shared { steps, stop } = self.stepper.share(step, meets)?;
+        if let (Some(journal), Some(screen), Some(last)) = (&mut self.journal, &mut self.screen, steps.last().cloned())
+        {
+            steps.into_iter().try_for_each(|step| journal.step(step))?;
+            journal.flush()?;
+            screen.step(&Step { step: self.stepper.steps() - 1, ..last }, &journal.totals);
+        }
+        Ok(stop)
+    }
+
+    /// The score of `examples` held-out examples. The `last` one may take long: it shows how far it is, and ends without a score
+    /// when the user wants to stop.
+    fn evaluate(&mut self, examples: usize, last: bool) -> Result<Option<Score>> {
+        let RunSpec { batch, seed, .. } = self.job.spec;
+        let (screen, stop) = (&mut self.screen, self.stop);
+        let mut watch = |done, of| {
+            if let (true, Some(screen)) = (last, screen.as_mut()) {
+                screen.evaluating(done, of);
+            }
+            if last && stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let mut learner = self.job.task.get().learner(self.stepper.scores(), batch, seed);
+        let part = learner.evaluate_watched(&self.params, examples, &mut watch);
+        let Some(score) = self.stepper.sum(part)? else { return Ok(None) };
+        if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
+            screen.eval(score.mean_loss());
+            journal.eval(Eval {
+                step: self.stepper.steps(),
+                val_loss: score.mean_loss(),
+                accuracy: score.accuracy(),
+                matthews: score.matthews(),
+            })?;
+            journal.flush()?;
+        }
+        Ok(Some(score))
+    }
+
+    /// Said once: later ones are counted.
+    fn tell_of_jump(&self, jump: &Jump) {
+        if let Some(screen) = self.screen.as_ref().filter(|screen| !screen.is_quiet()) {
+            let tensors = self.job.task.get().tensors();
+            let tensor = tensors.iter().find(|tensor| tensor.range.contains(&jump.parameter));
+            let (name, step) = (tensor.map_or("?", |tensor| &tensor.name), jump.step);
+            screen.aside(|| say!("warning: step {step} moved a parameter of {name} by more than 100 learning rates"));
+        }
+    }
+
+    fn say_that_it_stops(&self) {
+        if let (Some(screen), Some(said)) = (&self.screen, self.stepper.stops()) {
+            screen.close();
+            say!("{said}");
+        }
+    }
+
+    /// Saves, and ends without a score.
+    fn stopped(self) -> Result<End> {
+        self.say_that_it_stops();
+        self.stepper.save(&self.params)?;
+        Ok(self.end(None))
+    }
+
+    fn end(self, score: Option<Score>) -> End {
+        if let Some(screen) = &self.screen {
+            screen.close();
+        }
+        End {
+            params: self.params,
+            score,
+            totals: self.journal.map(|journal| journal.totals).unwrap_or_default(),
+            steps: self.stepper.steps(),
+            units_per_second: self.taken as f64 * self.units as f64 / self.began.elapsed().as_secs_f64().max(1e-9),
+            jumps: self.stepper.traffic().jumps,
+        }
+    }
+}
+
+/// What a counter has grown by. A worker of a server that started over counts anew.
+fn since(before: u64, after: u64) -> f64 {
+    after.checked_sub(before).unwrap_or(after) as f64
+}
+
+/// What the step averaged: a sync at the end of the run makes a skipped step a coarse one.
+fn round(before: &Traffic, after: &Traffic) -> &'static str {
+    match (before.rounds, after.rounds) {
+        (before, after) if after.exact > before.exact => "exact",
+        (before, after) if after.coarse > before.coarse => "coarse",
+        _ => "skipped",
+    }
+}

@@ -47,7 +47,7 @@ impl<'a> Entry<'a> {
 }
 
 /// The messages of an entry, and the seats of those who sent them, if it has those.
-fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
+pub fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
     let (kind, entry) = entry.split_first()?;
     let (count, mut rest) = entry.split_first_chunk()?;
     let count = u32::from_le_bytes(*count) as usize;

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 4] = *b"TWLG";
 
-/// A frame as docs/wire-format.md has it.
+/// A frame as the first lines of the server's `frames.rs` have it.
 fn frame(number: u64, contents: &[u8]) -> Vec<u8> {
     let head = [&MAGIC[..], &number.to_le_bytes(), &(contents.len() as u64).to_le_bytes(), contents].concat();
     [&head[..], &xxh3_64(&head).to_le_bytes()].concat()

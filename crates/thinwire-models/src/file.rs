@@ -25,7 +25,12 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// The content of a file, which may be empty; more than `limit` bytes are an error.
 pub fn read_at_most(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let mut file = open(path)?;
+    unpacked(path, open(path)?, limit)
+}
+
+/// The same of `file`, which is open; `path` is what errors call it.
+#[doc(hidden)]
+pub fn unpacked(path: &Path, mut file: impl BufRead, limit: u64) -> Result<Vec<u8>> {
     let gzip = file.fill_buf().map_err(|error| unreadable(path, &error))?.starts_with(&GZIP);
     let bytes = if gzip {
         at_most(limit, MultiGzDecoder::new(file)).map_err(|error| damaged(path, &error))?

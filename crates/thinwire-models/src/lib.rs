@@ -24,6 +24,18 @@ pub mod images;
 pub mod sentences;
 pub mod task;
 
+/// What the fuzz targets use of the inside: readers of bytes that are in memory already. It may change with every version.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::images::cifar::parse as parse_cifar;
+    pub use crate::images::idx::parse as parse_idx;
+    #[cfg(feature = "gpt2")]
+    pub use crate::tokenizer::bpe::{
+        Bpe,
+        files::{Vocabulary, parse_pair, parse_tokenizer_json},
+    };
+}
+
 pub use error::{Error, Result};
 pub use task::{Learner, Score, Share, Task, Watch};
 pub use tensors::Tensors;

@@ -45,8 +45,13 @@ const MOST_CLASSES: usize = 1000;
 
 /// The examples of a file.
 pub fn read(path: &Path) -> Result<Sentences> {
-    let bytes = file::read(path)?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
+    parse(path, &file::read(path)?)
+}
+
+/// The same of the bytes of the file at `path`.
+#[doc(hidden)]
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Sentences> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
         at_line(path, line, "not UTF-8")
     })?;

@@ -174,10 +174,16 @@ impl Scan {
 pub fn scan(path: &Path, magic: [u8; 4]) -> Result<Scan> {
     let mut file = File::open(path).map_err(Error::io(path))?;
     let length = file.metadata().map_err(Error::io(path))?.len();
+    look(&mut file, length, magic).map_err(Error::io(path))
+}
+
+/// Looks through a file that is open, of so many bytes.
+#[doc(hidden)]
+pub fn look(file: &mut (impl Read + Seek), length: u64, magic: [u8; 4]) -> std::io::Result<Scan> {
     let (mut places, mut end, mut follows) = (Vec::new(), 0, None);
     while end < length {
-        let Some(place) = frame_at(&mut file, &magic, end, length).map_err(Error::io(path))? else {
-            follows = whole_frame_after(&mut file, &magic, end, length).map_err(Error::io(path))?;
+        let Some(place) = frame_at(file, &magic, end, length)? else {
+            follows = whole_frame_after(file, &magic, end, length)?;
             break;
         };
         end = place.end();
@@ -195,7 +201,7 @@ pub fn read(path: &Path, place: Place) -> Result<Vec<u8>> {
 }
 
 /// The frame that starts at `at`, if a whole one does.
-fn frame_at(file: &mut File, magic: &[u8; 4], at: u64, length: u64) -> std::io::Result<Option<Place>> {
+fn frame_at(file: &mut (impl Read + Seek), magic: &[u8; 4], at: u64, length: u64) -> std::io::Result<Option<Place>> {
     if length - at < (HEAD + SUM) as u64 {
         return Ok(None);
     }
@@ -222,7 +228,12 @@ fn frame_at(file: &mut File, magic: &[u8; 4], at: u64, length: u64) -> std::io::
 }
 
 /// The number of the first whole frame behind `at`.
-fn whole_frame_after(file: &mut File, magic: &[u8; 4], at: u64, length: u64) -> std::io::Result<Option<u64>> {
+fn whole_frame_after(
+    file: &mut (impl Read + Seek),
+    magic: &[u8; 4],
+    at: u64,
+    length: u64,
+) -> std::io::Result<Option<u64>> {
     let mut rest = Vec::new();
     file.seek(SeekFrom::Start(at))?;
     file.read_to_end(&mut rest)?;

@@ -47,7 +47,7 @@ impl<'a> Entry<'a> {
 }
 
 /// The messages of an entry, and the seats of those who sent them, if it has those.
-fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
+pub fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
     let (kind, entry) = entry.split_first()?;
     let (count, mut rest) = entry.split_first_chunk()?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -60,6 +60,18 @@ fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
     messages.filter(|_| rest.is_empty()).map(|messages| (slots, messages))
 }
 
+/// The mean of messages from a file. A checksum tells damage, not who wrote it: the file may be of another run.
+fn mean(
+    owner: &mut Owner,
+    expected: &[u8],
+    messages: &[Vec<u8>],
+    sender: impl Fn(usize) -> usize,
+) -> thinwire::Result<Vec<u8>> {
+    let mut all = messages.iter().enumerate();
+    all.try_for_each(|(i, message)| owner.fits(expected, message, sender(i)))?;
+    owner.mean(expected, messages, sender)
+}
+
 /// E after a round, made again; the mean must come out as it was.
 pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8]) -> Result<(), String> {
     let round = record.round;
@@ -67,7 +79,7 @@ pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8])
     match entry.split_first() {
         Some((&NAMELESS | &MESSAGES, _)) => {
             let (_, messages) = messages(entry).ok_or_else(malformed)?;
-            let mean = owner.mean(expected, &messages, |i| i).map_err(|error| format!("round {round}: {error}"))?;
+            let mean = mean(owner, expected, &messages, |i| i).map_err(|error| format!("round {round}: {error}"))?;
             if mean != record.message {
                 return Err(format!("the inputs of round {round} do not give the mean that the log has"));
             }
@@ -84,7 +96,7 @@ pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8])
 /// A round whose record is lost, made again from its messages; none if the entry does not have them. E is as before then.
 pub fn make_again(owner: &mut Owner, expected: &[u8], round: u64, entry: &[u8]) -> Option<Record> {
     let (slots, messages) = (entry.first() == Some(&MESSAGES)).then(|| messages(entry))??;
-    let message = owner.mean(expected, &messages, |i| slots[i] as usize).ok()?.into();
+    let message = mean(owner, expected, &messages, |i| slots[i] as usize).ok()?.into();
     let counts = slots.iter().zip(&messages);
     let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
     Some(Record { round, counted, message })
@@ -173,4 +185,53 @@ pub fn cut(dir: &Path, rounds: u64) -> Result<()> {
         break; // those before it are of rounds before its own
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thinwire::Config;
+    use thinwire::inside::codec::CodecName;
+    use thinwire::inside::exchange::header::{Header, Operation};
+
+    const VALUES: usize = 16;
+
+    fn owner() -> (Owner, Header) {
+        let words = "name = \"efficient-adam\"\ntopology = \"central\"\ncodec = \"sign\"\nblock = 8";
+        let owner = Config::from_toml(words).unwrap().decide().unwrap().owner(VALUES).unwrap();
+        let (operation, codec) = (Operation::CoarseUp, CodecName::Sign);
+        let header = Header {
+            operation,
+            codec,
+            step: 3,
+            values: VALUES as u64,
+            block: 8,
+            blocks: (0, 2),
+            contributions: 1,
+            digest: 7,
+        };
+        (owner, header)
+    }
+
+    fn entry(messages: &[Vec<u8>]) -> Vec<u8> {
+        let slots = (0..messages.len() as u32).collect::<Vec<_>>();
+        Entry::of(&slots, messages, &[0.0; 1000]).parts().concat()
+    }
+
+    /// The files have checksums, but whoever writes them can give them any.
+    #[test]
+    fn inputs_that_are_no_messages_of_the_round_are_refused() {
+        let (mut owner, header) = owner();
+        let expected = header.to_bytes();
+        let whole = [&expected[..], &[0; 10]].concat();
+        let record = make_again(&mut owner, &expected, 3, &entry(&[whole.clone(), whole.clone()])).unwrap();
+        replay(&mut owner, &expected, &record, &entry(&[whole.clone(), whole.clone()])).unwrap();
+        let other_step = [&Header { step: 4, ..header }.to_bytes()[..], &[0; 10]].concat();
+        for bad in [&whole[..0], &whole[..47], &whole[..57], &[&whole[..], &[0]].concat(), &other_step] {
+            let entry = entry(&[whole.clone(), bad.to_vec()]);
+            assert!(make_again(&mut owner, &expected, 3, &entry).is_none(), "made of {} bytes", bad.len());
+            let refused = replay(&mut owner, &expected, &record, &entry).unwrap_err();
+            assert!(refused.starts_with("round 3: worker 1"), "{refused}");
+        }
+    }
 }

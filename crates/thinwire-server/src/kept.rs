@@ -87,12 +87,17 @@ fn read(dir: &Path, rounds: u64, path: &Path, parameters: usize) -> Result<Kept>
     let (_, path) = beside.ok_or_else(|| {
         Error::damaged(dir, format!("expected a residual beside the snapshot of {rounds} rounds, found none"))
     })?;
-    let bytes = read_digested(&path)?;
-    let malformed = || Error::damaged(&path, format!("malformed, for a run of {parameters} parameters"));
+    let (residue, counted) = parse_residue(&path, &read_digested(&path)?, parameters)?;
+    Ok(Kept { rounds, state, residue, counted })
+}
+
+/// E, and one more than the last round that counted each slot, of the bytes of the file at `path`.
+pub fn parse_residue(path: &Path, bytes: &[u8], parameters: usize) -> Result<(Vec<f32>, BTreeMap<u32, u64>)> {
+    let malformed = || Error::damaged(path, format!("malformed, for a run of {parameters} parameters"));
     let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
     let length = u64::from_le_bytes(*length) as usize;
     let notes = rest.get(..length).ok_or_else(malformed)?;
     let beside = serde_json::from_slice::<Beside>(notes).map_err(|_| malformed())?;
     let values = rest[length..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")));
-    Ok(Kept { rounds, state, residue: values.collect(), counted: beside.counted })
+    Ok((values.collect(), beside.counted))
 }

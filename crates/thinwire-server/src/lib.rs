@@ -48,6 +48,14 @@ pub mod status;
 pub mod table;
 mod uploads;
 
+/// What the fuzz targets use of the inside: readers of bytes that are in memory already. It may change with every version.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::inputs::{Entry, make_again, messages, replay};
+    pub use crate::kept::parse_residue;
+    pub use crate::sealed::parse as parse_sealed;
+}
+
 pub use connection::JoinOptions;
 pub use door::{Security, Tls};
 pub use error::{Error, Result};

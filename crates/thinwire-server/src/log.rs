@@ -34,7 +34,9 @@ impl Record {
         self.counted.contains(&Counted { slot, digest })
     }
 
-    fn head(&self) -> Vec<u8> {
+    /// What stands before the message in its frame.
+    #[doc(hidden)]
+    pub fn head(&self) -> Vec<u8> {
         let mut head = (self.counted.len() as u32).to_le_bytes().to_vec();
         for counted in &self.counted {
             head.extend(counted.slot.to_le_bytes());
@@ -43,7 +45,9 @@ impl Record {
         head
     }
 
-    fn parse(round: u64, mut bytes: Vec<u8>) -> Option<Record> {
+    /// The record in a frame of these contents, if they are one.
+    #[doc(hidden)]
+    pub fn parse(round: u64, mut bytes: Vec<u8>) -> Option<Record> {
         let count = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
         let head = 4 + count.checked_mul(12)?;
         let each = bytes.get(4..head)?.chunks_exact(12).map(|entry| Counted {

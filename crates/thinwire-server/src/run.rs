@@ -440,11 +440,17 @@ fn lock(dir: &Path) -> Result<File> {
 pub fn read_spec(dir: &Path) -> Result<Spec> {
     let path = dir.join("run.json");
     let (value, sealed) = sealed::read(&path)?;
-    let foreign = |problem: String| Error::damaged(&path, format!("not a run of ours: {problem}"));
+    parse_spec(&path, value, sealed)
+}
+
+/// The same of the JSON in the file at `path`, which had a checksum or none.
+#[doc(hidden)]
+pub fn parse_spec(path: &Path, value: serde_json::Value, sealed: bool) -> Result<Spec> {
+    let foreign = |problem: String| Error::damaged(path, format!("not a run of ours: {problem}"));
     if value["format"] == FORMAT && value["version"] == 1 {
         let problem = "it was written by an older version of thinwire, whose messages this one cannot read; \
                        finish it with that version, or start anew with --overwrite";
-        return Err(Error::damaged(&path, problem));
+        return Err(Error::damaged(path, problem));
     }
     if value["format"] != FORMAT || value["version"] != VERSION || !sealed {
         let sum = if sealed { "" } else { ", no checksum" };

@@ -27,7 +27,11 @@ pub fn write(path: &Path, object: &impl Serialize) -> Result<()> {
 
 /// The JSON in a file, and whether it had a checksum. One that does not fit is an error.
 pub fn read(path: &Path) -> Result<(serde_json::Value, bool)> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    parse(path, &std::fs::read_to_string(path).map_err(Error::io(path))?)
+}
+
+/// The same of the text of the file at `path`.
+pub fn parse(path: &Path, text: &str) -> Result<(serde_json::Value, bool)> {
     let sum =
         text.strip_prefix("{\n").and_then(|rest| rest.strip_prefix(KEY)).and_then(|rest| rest.split_once("\",\n"));
     let whole = match sum {
@@ -40,7 +44,7 @@ pub fn read(path: &Path) -> Result<(serde_json::Value, bool)> {
             }
             whole
         }
-        None => text.clone(),
+        None => text.to_owned(),
     };
     let value = serde_json::from_str(&whole).map_err(|error| Error::damaged(path, format!("not JSON: {error}")))?;
     Ok((value, sum.is_some()))

@@ -69,8 +69,13 @@ impl Own {
     }
 
     pub fn read(path: &Path) -> Result<Own> {
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| Error::damaged(path, error))?;
+        Own::parse(path, &std::fs::read(path).map_err(Error::io(path))?)
+    }
+
+    /// The same of the bytes of the file at `path`.
+    #[doc(hidden)]
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Own> {
+        let tensors = SafeTensors::deserialize(bytes).map_err(|error| Error::damaged(path, error))?;
         Ok(Own(tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect()))
     }
 

@@ -171,7 +171,7 @@ impl SyncSteps {
             SyncSteps::FollowLr { peak, longest, .. } => {
                 let peak = f64::from(peak as f32) * LEAD;
                 let mut gap = 1;
-                while 2 * gap <= longest && f64::from(lr) * (2 * gap) as f64 <= peak {
+                while gap <= longest / 2 && f64::from(lr) * (2 * gap) as f64 <= peak {
                     gap *= 2;
                 }
                 gap

@@ -44,7 +44,11 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// One file of records, a fifth of them held out. Which kind it is, its length says.
 pub fn read_file(path: &Path) -> Result<Images> {
-    let bytes = file::read(path)?;
+    parse(path, &file::read(path)?)
+}
+
+/// The same of the bytes of the file at `path`.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Images> {
     let Some(kind) = [CIFAR_10, CIFAR_100].into_iter().find(|kind| bytes.len().is_multiple_of(kind.record())) else {
         let problem = format!(
             "not images: {} bytes are no whole number of CIFAR-10 records (3073 bytes) or CIFAR-100 records (3074 bytes), and \
@@ -54,7 +58,7 @@ pub fn read_file(path: &Path) -> Result<Images> {
         return Err(Error::data(path, problem));
     };
     let mut all = Split::default();
-    kind.add_records(path, &bytes, &mut all)?;
+    kind.add_records(path, bytes, &mut all)?;
     if all.labels.len() < 2 {
         return Err(Error::data(path, "one image alone: there is none to hold out"));
     }

@@ -48,19 +48,7 @@ impl Set {
     pub fn read(&self) -> Result<Images> {
         let [train_labels, held_out_labels] = [self.find(TRAIN, LABELS)?, self.find(HELD_OUT, LABELS)?];
         let [train_images, held_out_images] = [self.find(TRAIN, IMAGES)?, self.find(HELD_OUT, IMAGES)?];
-        let (size, train) = read_split(&train_images, &train_labels)?;
-        let (held_out_size, held_out) = read_split(&held_out_images, &held_out_labels)?;
-        if held_out_size != size {
-            let [[height, width], [other_height, other_width]] = [size, held_out_size];
-            let problem = format!("images of {other_height}×{other_width}, but those to train on are {height}×{width}");
-            return Err(Error::data(held_out_images, problem));
-        }
-        let classes = 1 + usize::from(train.labels.iter().copied().max().unwrap_or(0));
-        if let Some(label) = held_out.labels.iter().find(|&&label| usize::from(label) >= classes) {
-            let problem = format!("label {label} is out of range: the training labels are 0 to {}", classes - 1);
-            return Err(Error::data(held_out_labels, problem));
-        }
-        Ok(Images { channels: 1, height: size[0], width: size[1], classes, train, held_out })
+        parse([&train_images, &train_labels, &held_out_images, &held_out_labels], file::read)
     }
 
     fn find(&self, parts: &[&str], kind: &str) -> Result<PathBuf> {
@@ -75,6 +63,24 @@ impl Set {
     }
 }
 
+/// The set of these files: images and labels to train on, images and labels held out. `read` has the bytes of each.
+pub fn parse(files: [&Path; 4], read: impl Fn(&Path) -> Result<Vec<u8>>) -> Result<Images> {
+    let [train_images, train_labels, held_out_images, held_out_labels] = files;
+    let (size, train) = read_split(train_images, train_labels, &read)?;
+    let (held_out_size, held_out) = read_split(held_out_images, held_out_labels, &read)?;
+    if held_out_size != size {
+        let [[height, width], [other_height, other_width]] = [size, held_out_size];
+        let problem = format!("images of {other_height}×{other_width}, but those to train on are {height}×{width}");
+        return Err(Error::data(held_out_images, problem));
+    }
+    let classes = 1 + usize::from(train.labels.iter().copied().max().unwrap_or(0));
+    if let Some(label) = held_out.labels.iter().find(|&&label| usize::from(label) >= classes) {
+        let problem = format!("label {label} is out of range: the training labels are 0 to {}", classes - 1);
+        return Err(Error::data(held_out_labels, problem));
+    }
+    Ok(Images { channels: 1, height: size[0], width: size[1], classes, train, held_out })
+}
+
 /// How the name of a file may be written.
 fn spellings(part: &str, kind: &str) -> [String; 4] {
     let dimensions = if kind == IMAGES { 3 } else { 1 };
@@ -83,9 +89,9 @@ fn spellings(part: &str, kind: &str) -> [String; 4] {
 }
 
 /// The images, as [height, width], and their labels.
-fn read_split(images: &Path, labels: &Path) -> Result<([usize; 2], Split)> {
-    let ([count, height, width], pixels) = read_idx::<3>(images)?;
-    let ([labels_count], label_bytes) = read_idx::<1>(labels)?;
+fn read_split(images: &Path, labels: &Path, read: impl Fn(&Path) -> Result<Vec<u8>>) -> Result<([usize; 2], Split)> {
+    let ([count, height, width], pixels) = parse_file::<3>(images, read(images)?)?;
+    let ([labels_count], label_bytes) = parse_file::<1>(labels, read(labels)?)?;
     if labels_count != count {
         let problem = format!("{labels_count} labels, but {} holds {count} images", images.display());
         return Err(Error::data(labels, problem));
@@ -93,9 +99,8 @@ fn read_split(images: &Path, labels: &Path) -> Result<([usize; 2], Split)> {
     Ok(([height, width], Split { pixels, labels: label_bytes }))
 }
 
-/// The dimensions and the bytes of a file of `D` dimensions.
-fn read_idx<const D: usize>(path: &Path) -> Result<([usize; D], Vec<u8>)> {
-    let mut bytes = file::read(path)?;
+/// The dimensions and the values of a file of `D` dimensions.
+fn parse_file<const D: usize>(path: &Path, mut bytes: Vec<u8>) -> Result<([usize; D], Vec<u8>)> {
     let (magic, what) = ([0, 0, 8, D as u8], if D == 3 { "images" } else { "labels" });
     let header = 4 + 4 * D;
     if !bytes.starts_with(&magic[..bytes.len().min(4)]) {

@@ -3,9 +3,9 @@
 //! All become the same thing: bytes, channel by channel, and a label a picture. Sizes that a file claims are checked against
 //! the bytes that are there before anything is made of them. A set without a held-out part gives a fifth, always the same one.
 
-mod cifar;
+pub(crate) mod cifar;
 mod digits;
-mod idx;
+pub(crate) mod idx;
 
 use crate::random::Random;
 use crate::{Error, Result};

@@ -4,7 +4,7 @@
 //! vocabulary was made are merged, again and again. tiktoken calls a token by its *rank*, its place in that order; a
 //! vocabulary calls it by its *id*. In GPT-2 they are the same, in other vocabularies of the kind they need not be.
 
-mod files;
+pub(crate) mod files;
 
 use crate::Result;
 use std::path::Path;
@@ -37,13 +37,18 @@ impl Bpe {
 
     /// The vocabulary of these files.
     pub fn read(path: &Path) -> Result<Bpe> {
-        let files::Vocabulary { bytes_of_id, id_of_byte, merges } = files::read(path)?;
+        Ok(Bpe::of(files::read(path)?))
+    }
+
+    /// The encoding with a vocabulary that was read.
+    pub fn of(vocabulary: files::Vocabulary) -> Bpe {
+        let files::Vocabulary { bytes_of_id, id_of_byte, merges } = vocabulary;
         let bytes = (0..=255_u8).map(|byte| (vec![byte], id_of_byte[usize::from(byte)]));
         let ordered: Vec<(Vec<u8>, u32)> = bytes.chain(merges).collect();
         let id_of_rank = ordered.iter().map(|&(_, id)| id).collect();
         let ranks = ordered.into_iter().zip(0..).map(|((bytes, _), rank)| (bytes, rank)).collect();
         let core = CoreBPE::new(ranks, Default::default(), WORDS).expect("the pattern is a valid one");
-        Ok(Bpe { core, id_of_rank, id_of_byte, bytes_of_id })
+        Bpe { core, id_of_rank, id_of_byte, bytes_of_id }
     }
 
     pub fn vocabulary(&self) -> usize {

@@ -1,7 +1,7 @@
 //! From bytes to tokens and back: one token a byte, or GPT-2's byte-pair encoding.
 
 #[cfg(feature = "gpt2")]
-mod bpe;
+pub(crate) mod bpe;
 
 use crate::Result;
 use std::path::Path;

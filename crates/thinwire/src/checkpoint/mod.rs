@@ -172,8 +172,15 @@ impl Checkpoint {
             }
             text => text.map_err(Error::io(&path))?,
         };
+        Checkpoint::parse(dir, &text)
+    }
+
+    /// The same of the text of the manifest in `dir`.
+    #[doc(hidden)]
+    pub fn parse(dir: PathBuf, text: &str) -> Result<Checkpoint> {
+        let path = dir.join(MANIFEST);
         let foreign = |error| Error::checkpoint(&path, format!("not a manifest of ours: {error}"));
-        let value = serde_json::from_str::<serde_json::Value>(&text).map_err(foreign)?;
+        let value = serde_json::from_str::<serde_json::Value>(text).map_err(foreign)?;
         if value.get("format").and_then(|format| format.as_str()) != Some(FORMAT) {
             return Err(Error::checkpoint(path, format!("its format is not {FORMAT:?}")));
         }

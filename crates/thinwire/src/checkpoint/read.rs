@@ -6,7 +6,7 @@ use crate::exchange::hosts::Hosts;
 use crate::state::{Entry, Share, Slot};
 use safetensors::tensor::{Dtype, Metadata};
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 impl Checkpoint {
@@ -14,13 +14,33 @@ impl Checkpoint {
     /// files are read: what was each worker's own becomes their mean, what was cut among them is cut anew. Returns whether it
     /// was so.
     pub fn read(&self, rank: usize, hosts: &Hosts, entries: &mut [Entry<'_>]) -> Result<bool> {
+        self.read_by(|rank| self.file(rank), rank, hosts, entries)
+    }
+
+    /// The same with these `files` in memory, whatever the manifest says of them.
+    #[doc(hidden)]
+    pub fn read_from(&self, files: &[&[u8]], rank: usize, hosts: &Hosts, entries: &mut [Entry<'_>]) -> Result<bool> {
+        let open = |rank: usize| {
+            let bytes = files.get(rank).copied().unwrap_or_default();
+            Stored::open(self.dir.join(rank.to_string()), Cursor::new(bytes), bytes.len() as u64)
+        };
+        self.read_by(open, rank, hosts, entries)
+    }
+
+    fn read_by<F: Read + Seek>(
+        &self,
+        open: impl Fn(usize) -> Result<Stored<F>>,
+        rank: usize,
+        hosts: &Hosts,
+        entries: &mut [Entry<'_>],
+    ) -> Result<bool> {
         let mut files = Vec::new();
         if hosts.of_all().len() == self.workers() {
-            files.push(self.file(rank)?);
+            files.push(open(rank)?);
         }
         let same = files.first().is_some_and(|file| file.host_note() == host_note(hosts).as_ref());
         if !same {
-            files = (0..self.workers()).map(|rank| self.file(rank)).collect::<Result<Vec<_>>>()?;
+            files = (0..self.workers()).map(open).collect::<Result<Vec<_>>>()?;
         }
         for file in &files {
             file.check_names(entries)?;
@@ -54,7 +74,7 @@ impl Checkpoint {
     }
 
     /// Every file must hold as much of `entry` as it is expected to; what is cut among them, all of it together.
-    fn check_lengths(&self, files: &[Stored], entry: &Entry<'_>, same: bool) -> Result<()> {
+    fn check_lengths<F: Read + Seek>(&self, files: &[Stored<F>], entry: &Entry<'_>, same: bool) -> Result<()> {
         let wrong = |path: &Path, got: u64, expected: u64| {
             Error::checkpoint(path, format!("`{}`: expected {expected} bytes, found {got}", entry.name))
         };
@@ -72,7 +92,7 @@ impl Checkpoint {
     }
 
     /// Worker `rank`'s file, checked against the manifest.
-    fn file(&self, rank: usize) -> Result<Stored> {
+    fn file(&self, rank: usize) -> Result<Stored<BufReader<File>>> {
         let Some(written) = self.manifest.files.get(rank) else {
             return Err(Error::checkpoint(&self.dir, format!("it has no file of worker {rank}")));
         };
@@ -87,26 +107,26 @@ impl Checkpoint {
         if digest != written.digest {
             return Err(Error::checkpoint(path, "its contents are not those the manifest describes"));
         }
-        Stored::open(path)
+        let file = File::open(&path).map_err(Error::io(&path))?;
+        Stored::open(path, BufReader::new(file), bytes)
     }
 }
 
 /// A worker's file, open.
-struct Stored {
+struct Stored<F> {
     path: PathBuf,
-    file: BufReader<File>,
+    file: F,
     /// Where the data starts.
     start: u64,
     metadata: Metadata,
 }
 
-impl Stored {
-    fn open(path: PathBuf) -> Result<Stored> {
-        let mut file = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
+impl<F: Read + Seek> Stored<F> {
+    /// Looks at the header of `file`, which has so many bytes.
+    fn open(path: PathBuf, mut file: F, available: u64) -> Result<Stored<F>> {
         let foreign = |problem: String| {
             Error::checkpoint(&path, format!("expected a safetensors file, found another: {problem}"))
         };
-        let available = file.get_ref().metadata().map_err(Error::io(&path))?.len();
         let mut len = [0; 8];
         file.read_exact(&mut len).map_err(|error| foreign(error.to_string()))?;
         let start = u64::from_le_bytes(len).saturating_add(8);
@@ -162,7 +182,7 @@ impl Stored {
 }
 
 /// The mean over the files, summed in rank order, in f32, as everywhere.
-fn read_mean(files: &mut [Stored], entry: &mut Entry<'_>) -> Result<()> {
+fn read_mean<F: Read + Seek>(files: &mut [Stored<F>], entry: &mut Entry<'_>) -> Result<()> {
     const PIECE: usize = 1 << 16;
     let count = files.len() as f32;
     let mean = match &mut entry.slot {
@@ -184,7 +204,7 @@ fn read_mean(files: &mut [Stored], entry: &mut Entry<'_>) -> Result<()> {
 }
 
 /// The same for the few numbers that a worker keeps in f64.
-fn read_mean_of_doubles(files: &mut [Stored], name: &str, mean: &mut [f64]) -> Result<()> {
+fn read_mean_of_doubles<F: Read + Seek>(files: &mut [Stored<F>], name: &str, mean: &mut [f64]) -> Result<()> {
     let count = files.len() as f64;
     let mut values = vec![0.0; mean.len()];
     mean.fill(0.0);
@@ -196,7 +216,12 @@ fn read_mean_of_doubles(files: &mut [Stored], name: &str, mean: &mut [f64]) -> R
 }
 
 /// This range of the vector that lies cut, in rank order, in the files.
-fn read_cut(files: &mut [Stored], name: &str, range: std::ops::Range<usize>, slot: &mut Slot<'_>) -> Result<()> {
+fn read_cut<F: Read + Seek>(
+    files: &mut [Stored<F>],
+    name: &str,
+    range: std::ops::Range<usize>,
+    slot: &mut Slot<'_>,
+) -> Result<()> {
     let Slot::Floats(out) = slot else { unreachable!("only vectors are cut") };
     let mut from = 0;
     for file in files {

@@ -48,11 +48,8 @@ impl Owner {
     /// Refuses a message of `worker` that is not of the round that `expected` belongs to, that disagrees with it on the state that
     /// all workers share, or whose values cannot be.
     pub fn check(&self, expected: &[u8], message: &[u8], worker: usize) -> Result<()> {
-        let place = self.place(expected)?;
-        let (header, payload) = Header::read(message, worker)?;
-        header.expect(&place.header, worker, SERVER)?;
-        let full = place.coding.payload_len(Way::Up, &place.blocks);
-        check_payload(worker, &header, payload, full, 1)?;
+        self.fits(expected, message, worker)?;
+        let (place, (header, payload)) = (self.place(expected)?, Header::read(message, worker)?);
         if header.contributions == 0 {
             return Ok(());
         }
@@ -64,6 +61,14 @@ impl Owner {
                 problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),
             }),
         }
+    }
+
+    /// The part of [`Owner::check`] without which no mean can be taken: the header and the length, and nothing of the values.
+    pub fn fits(&self, expected: &[u8], message: &[u8], worker: usize) -> Result<()> {
+        let place = self.place(expected)?;
+        let (header, payload) = Header::read(message, worker)?;
+        header.expect(&place.header, worker, SERVER)?;
+        check_payload(worker, &header, payload, place.coding.payload_len(Way::Up, &place.blocks), 1)
     }
 
     /// The message down: the mean of `messages`, which were checked, in this order. `sender` names the worker of each.

@@ -50,6 +50,14 @@ fn the_variance_steps_are_their_definition() {
     }
 }
 
+/// A rate of 0 would let the gap grow for ever.
+#[test]
+fn a_gap_without_a_limit_still_ends() {
+    let steps = SyncSteps::FollowLr { peak: 0.1, start: 0, longest: u64::MAX };
+    let last = (1 << 63) - 1;
+    assert!(steps.contains(last, 0.0) && !steps.contains(last - 1, 0.0));
+}
+
 /// About a hundred variance updates, whatever the length of the run, and a hundred more at once where the learning rate does not warm up
 /// for as long; a run of at most 250 steps is Adam, to the bit.
 #[test]

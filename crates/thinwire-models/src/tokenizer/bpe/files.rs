@@ -45,18 +45,28 @@ fn read_folder(folder: &Path) -> Result<Vocabulary> {
     }
 }
 
-fn read_pair([tokens, merges]: [PathBuf; 2]) -> Result<Vocabulary> {
-    let Value::Object(ids) = read_json(&tokens)? else {
+fn read_pair(paths: [PathBuf; 2]) -> Result<Vocabulary> {
+    parse_pair(paths.each_ref().map(PathBuf::as_path), file::read)
+}
+
+/// The vocabulary of these two files, tokens and merges. `read` has the bytes of each.
+pub fn parse_pair([tokens, merges]: [&Path; 2], read: impl Fn(&Path) -> Result<Vec<u8>>) -> Result<Vocabulary> {
+    let Value::Object(ids) = parse_json(tokens, &read(tokens)?)? else {
         return Err(Error::data(tokens, "an object of tokens and their ids is expected"));
     };
-    let text = String::from_utf8(file::read(&merges)?).map_err(|_| Error::data(&merges, "is not UTF-8"))?;
+    let text = String::from_utf8(read(merges)?).map_err(|_| Error::data(merges, "is not UTF-8"))?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
-    let pairs = lines.map(|line| split_pair(&merges, line)).collect::<Result<_>>()?;
-    Reader { path: &tokens, ids: ids_of(&tokens, &ids)? }.vocabulary(pairs)
+    let pairs = lines.map(|line| split_pair(merges, line)).collect::<Result<_>>()?;
+    Reader { path: tokens, ids: ids_of(tokens, &ids)? }.vocabulary(pairs)
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<Vocabulary> {
-    let json = read_json(path)?;
+    parse_tokenizer_json(path, &file::read(path)?)
+}
+
+/// The vocabulary of a `tokenizer.json`, of which these are the bytes.
+pub fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<Vocabulary> {
+    let json = parse_json(path, bytes)?;
     let (model, words) = (&json["model"], &json["pre_tokenizer"]);
     let is_bpe = model["type"].as_str().unwrap_or("BPE") == "BPE";
     let is_byte_level =
@@ -89,8 +99,8 @@ fn read_tokenizer_json(path: &Path) -> Result<Vocabulary> {
     Reader { path, ids }.vocabulary(pairs)
 }
 
-fn read_json(path: &Path) -> Result<Value> {
-    serde_json::from_slice(&file::read(path)?).map_err(|error| Error::data(path, format!("is not JSON: {error}")))
+fn parse_json(path: &Path, bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).map_err(|error| Error::data(path, format!("is not JSON: {error}")))
 }
 
 fn ids_of(path: &Path, object: &Map<String, Value>) -> Result<HashMap<String, u32>> {

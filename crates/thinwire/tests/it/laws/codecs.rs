@@ -144,10 +144,11 @@ pub fn times(c: f32, x: &[f32]) -> Vec<f32> {
 
 pub type Holds = Result<(), TestCaseError>;
 
-/// Holds `law` against inputs of every kind.
+/// Holds `law` against inputs of every kind: 64 of them, or as many as PROPTEST_CASES says.
 pub fn hold<T: Strategy>(inputs: T, law: impl Fn(T::Value) -> Holds) {
-    let config =
-        ProptestConfig { cases: 64, max_shrink_iters: 10_000, failure_persistence: None, ..ProptestConfig::default() };
+    let usual = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { usual.cases } else { 64 };
+    let config = ProptestConfig { cases, max_shrink_iters: 10_000, failure_persistence: None, ..usual };
     TestRunner::new(config).run(&inputs, law).unwrap_or_else(|failed| panic!("{failed}"));
 }
 

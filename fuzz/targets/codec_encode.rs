@@ -1,0 +1,5 @@
+//! Values for every codec.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::codec::encode(bytes));

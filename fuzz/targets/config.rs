@@ -1,0 +1,5 @@
+//! Configurations.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::settings::config(bytes));

@@ -1,0 +1,5 @@
+//! Gzip.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::data::gzip(bytes));

@@ -1,0 +1,5 @@
+//! Message headers.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::message::header(bytes));

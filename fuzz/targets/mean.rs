@@ -1,0 +1,5 @@
+//! The owner's mean.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::message::mean(bytes));

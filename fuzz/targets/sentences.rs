@@ -1,0 +1,5 @@
+//! Tables of sentences.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thinwire_fuzz::data::sentences(bytes));

@@ -20,6 +20,9 @@ use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 /// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
 type Described = (String, &'static str, usize);
 
+/// The same, and whether a state of an older version may lack it.
+type Expected = (Described, bool);
+
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
     Waiting(Box<dyn Collective>),
@@ -236,13 +239,13 @@ impl Worker {
     /// are written to; all workers together.
     fn _regroup_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut params = self.params(params)?;
-        let found = self.found(from, self._state_layout(py)?)?;
+        let found = self.found(from, self.whole_layout(py)?)?;
         self.with(py, None, |worker| worker.regroup(slice_mut(&mut params), |entries| pour(&found, entries)))
     }
 
     /// The state: names, types ("f4", "f8", or "word") and lengths.
     fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
-        self.layout(py, thinwire::Worker::whole_state)
+        Ok(self.whole_layout(py)?.into_iter().map(|(described, _)| described).collect())
     }
 
     /// Copies the state to `into`: its arrays are filled, its words are set.
@@ -290,13 +293,13 @@ impl Worker {
     fn _check_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.check_config(config)?;
         let waiting = matches!(*self.lock()?, Stage::Waiting(_));
-        if waiting { Ok(()) } else { self.found(from, self._state_layout(py)?).map(drop) }
+        if waiting { Ok(()) } else { self.found(from, self.whole_layout(py)?).map(drop) }
     }
 
     /// Goes on from the state in `from`, which was checked; all workers together.
     fn _restore_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.meet(py, None)?;
-        let found = self.found(from, self._state_layout(py)?)?;
+        let found = self.found(from, self.whole_layout(py)?)?;
         let count = if self.device.is_some() { 0 } else { self.parameters };
         let mut params = vec![0.0; count]; // the caller's own are not touched
         self.with(py, None, |worker| worker.restore(&mut params, |entries| pour(&found, entries)))
@@ -304,7 +307,8 @@ impl Worker {
 
     /// What this worker has sent and waited for so far, as a dict: bytes, messages, rounds, seconds. `jumps` are steps that moved a
     /// parameter by more than 100 learning rates; `first_jump` is None, or the first one's `step` and `parameter`, a place in the flat
-    /// vector.
+    /// vector. `outliers` are steps at which this worker's gradient was far longer than those before it; `first_outlier` is None, or the
+    /// first one's `step`, `norm` and `limit`.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut stage = self.lock()?;
         let traffic = match &mut *stage {
@@ -352,6 +356,16 @@ impl Worker {
         let stage = self.lock()?;
         Ok(match &*stage {
             Stage::Met(worker) => worker.traffic().first_jump.map(|jump| (jump.step, jump.parameter)),
+            _ => None,
+        })
+    }
+
+    /// The first outlier's step, its norm, and the longest that it might have been; asked after every step too.
+    #[getter]
+    fn _first_outlier(&self) -> PyResult<Option<(u64, f64, f64)>> {
+        let stage = self.lock()?;
+        Ok(match &*stage {
+            Stage::Met(worker) => worker.traffic().first_outlier.map(|found| (found.step, found.norm, found.limit)),
             _ => None,
         })
     }
@@ -473,22 +487,32 @@ impl Worker {
         &self,
         py: Python<'_>,
         state: fn(&mut thinwire::Worker) -> thinwire::Result<Vec<Entry<'_>>>,
-    ) -> PyResult<Vec<Described>> {
+    ) -> PyResult<Vec<Expected>> {
         self.with(py, None, |worker| {
-            let describe = |entry: &Entry<'_>| match &entry.slot {
-                Slot::Floats(values) => (entry.name.to_owned(), "f4", values.len()),
-                Slot::Doubles(values) => (entry.name.to_owned(), "f8", values.len()),
-                Slot::Word(_) => (entry.name.to_owned(), "word", 1),
+            let describe = |entry: &Entry<'_>| {
+                let (kind, len) = match &entry.slot {
+                    Slot::Floats(values) => ("f4", values.len()),
+                    Slot::Doubles(values) => ("f8", values.len()),
+                    Slot::Word(_) => ("word", 1),
+                };
+                ((entry.name.to_owned(), kind, len), entry.is_optional)
             };
             Ok(state(worker)?.iter().map(describe).collect())
         })
     }
 
+    fn whole_layout(&self, py: Python<'_>) -> PyResult<Vec<Expected>> {
+        self.layout(py, thinwire::Worker::whole_state)
+    }
+
     /// The values of the state in `from`, in the order of the layout.
-    fn found(&self, from: &Bound<'_, PyDict>, layout: Vec<Described>) -> PyResult<Vec<Value>> {
-        let find = |(name, kind, len): Described| {
+    fn found(&self, from: &Bound<'_, PyDict>, layout: Vec<Expected>) -> PyResult<Vec<Value>> {
+        let find = |((name, kind, len), is_optional): Expected| {
             let missing = || PyValueError::new_err(format!("the state has no {name}"));
-            let value = Value::of(&from.get_item(&name)?.ok_or_else(missing)?, kind, &name)?;
+            let value = match from.get_item(&name)? {
+                None if is_optional => return Ok(Value::Start),
+                value => Value::of(&value.ok_or_else(missing)?, kind, &name)?,
+            };
             match value.len() {
                 got if got == len => Ok(value),
                 got => {
@@ -545,7 +569,7 @@ impl Worker {
 }
 
 fn pour(found: &[Value], entries: &mut [Entry<'_>]) -> thinwire::Result<()> {
-    entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(&mut entry.slot));
+    entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(entry));
     Ok(())
 }
 

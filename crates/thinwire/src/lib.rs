@@ -48,6 +48,8 @@ mod kernel;
 mod codec;
 #[allow(missing_docs)]
 mod machine;
+#[allow(missing_docs)]
+mod guard;
 mod transport;
 #[allow(missing_docs)]
 mod exchange;
@@ -71,13 +73,13 @@ pub use schedule::{LearningRate, Round};
 pub use state::{Entry, Share, Slot};
 #[cfg(feature = "mpi")]
 pub use transport::mpi;
-pub use transport::{Collective, Jump, Rounds, Seconds, Sharded, Solo, Traffic, threads};
+pub use transport::{Collective, Jump, OutlierStep, Rounds, Seconds, Sharded, Solo, Traffic, threads};
 pub use worker::Worker;
 
 /// The values that options take, beyond numbers and codecs.
 pub mod options {
     pub use crate::codec::Precision;
-    pub use crate::config::{Hierarchy, NonFinite};
+    pub use crate::config::{Hierarchy, NonFinite, Outlier};
     pub use crate::exchange::layout::Topology;
     pub use crate::machine::Group;
     pub use crate::optim::{Freeze, Sync, Theta, Warmup};
@@ -101,5 +103,5 @@ pub mod inside {
             $(pub mod $name { pub use crate::$name::*; })*
         };
     }
-    modules! { checkpoint codec exchange kernel machine optim schedule state }
+    modules! { checkpoint codec exchange guard kernel machine optim schedule state }
 }

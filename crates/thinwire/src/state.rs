@@ -59,27 +59,34 @@ pub struct Entry<'a> {
     pub slot: Slot<'a>,
     /// What every number of it is before the first step.
     pub start: f64,
+    /// Whether checkpoints of older versions lack it: then it is what it is before the first step.
+    pub is_optional: bool,
 }
 
 impl<'a> Entry<'a> {
     /// A vector that starts at 0.
     pub fn vector(name: &'static str, share: Share, values: &'a mut [f32]) -> Entry<'a> {
-        Entry { name, share, slot: Slot::Floats(values), start: 0.0 }
+        Entry { name, share, slot: Slot::Floats(values), start: 0.0, is_optional: false }
     }
 
     /// Numbers that start at 0.
     pub fn doubles(name: &'static str, share: Share, values: &'a mut [f64]) -> Entry<'a> {
-        Entry { name, share, slot: Slot::Doubles(values), start: 0.0 }
+        Entry { name, share, slot: Slot::Doubles(values), start: 0.0, is_optional: false }
     }
 
     /// A word that starts at 0 and is the same on all workers.
     pub fn word(name: &'static str, word: &'a mut u64) -> Entry<'a> {
-        Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0 }
+        Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0, is_optional: false }
     }
 
     /// The same, for numbers that do not start at 0.
     pub fn starting_at(self, start: f64) -> Entry<'a> {
         Entry { start, ..self }
+    }
+
+    /// The same, for state that older versions did not have.
+    pub fn optional(self) -> Entry<'a> {
+        Entry { is_optional: true, ..self }
     }
 
     /// Makes it what it is before the first step.

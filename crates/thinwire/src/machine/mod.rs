@@ -39,6 +39,7 @@ pub use tiles::{Read, Threads, Write};
 
 use crate::codec::Precision;
 use crate::error::Result;
+use crate::kernel::reduce;
 use crate::state::Entry;
 use std::ops::Range;
 
@@ -149,11 +150,27 @@ impl Machine {
         }
     }
 
-    /// Whether no value of the gradient is infinite or NaN.
-    pub fn is_finite(&mut self, gradient: Gradient<'_>) -> Result<bool> {
+    /// Whether no value of the gradient is NaN, or larger than [`LARGEST`](crate::kernel::reduce::LARGEST).
+    pub fn is_within(&mut self, gradient: Gradient<'_>) -> Result<bool> {
         match self {
-            Machine::Host(host) => Ok(host.is_finite(gradient)),
+            Machine::Host(host) => Ok(host.is_within(gradient)),
             Machine::Device(device) => Ok(device.number(Number::NotFinite)? == 0.0),
+        }
+    }
+
+    /// The gradient times `factor`: a copy, or none on a device, which changes its own.
+    pub fn shorten(&mut self, gradient: Gradient<'_>, factor: f32) -> Result<Option<Vec<f32>>> {
+        match self {
+            Machine::Host(host) => Ok(Some(host.shorten(gradient, factor))),
+            Machine::Device(device) => device.shorten(factor).map(|()| None),
+        }
+    }
+
+    /// Whether these of the parameters are finite, which are `params` unless they are on a device. There all are copied to be looked at.
+    pub fn are_finite(&mut self, range: Range<usize>, params: &[f32]) -> Result<bool> {
+        match self {
+            Machine::Host(_) => Ok(reduce::all_finite(&params[range])),
+            Machine::Device(device) => device.are_finite(),
         }
     }
 

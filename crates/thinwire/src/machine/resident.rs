@@ -9,9 +9,13 @@ use super::sum::{Coded, Feedback, Refused, Sum};
 use super::{Floats, Groups, Pass, Source, Step, Vector};
 use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
+use crate::kernel::reduce;
 use crate::state::Entry;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Parameters that are looked at together.
+const PIECE: usize = 1 << 20;
 
 /// A device, and what the engine remembers of it.
 pub struct Resident {
@@ -103,6 +107,24 @@ impl Resident {
 
     pub fn number(&mut self, of: Number) -> Result<f64> {
         self.closed()?.number(of)
+    }
+
+    pub fn shorten(&mut self, factor: f32) -> Result<()> {
+        self.closed()?.shorten(factor)
+    }
+
+    /// Whether all parameters are finite. They are copied piece by piece.
+    pub fn are_finite(&mut self) -> Result<bool> {
+        let (len, mut piece) = (self.len(), vec![0.0; PIECE.min(self.len())]);
+        for from in (0..len).step_by(PIECE) {
+            let range = from..(from + PIECE).min(len);
+            let values = &mut piece[..range.len()];
+            self.device.read(Which::Params, range, values)?;
+            if !reduce::all_finite(values) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub fn sum_of(&mut self, vector: Vector) -> Result<f64> {

@@ -18,6 +18,7 @@ mod mean_refused;
 mod non_finite;
 mod oracle;
 mod oracle_itself;
+mod outliers;
 mod pieces;
 mod problems_itself;
 mod rare_tokens;

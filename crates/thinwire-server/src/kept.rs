@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::frames::{set_aside, write_whole};
+use crate::judge::Memory;
 use crate::log::numbered;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,17 +19,28 @@ pub struct Kept {
     pub residue: Vec<f32>,
     /// One more than the last round that counted each slot.
     pub counted: BTreeMap<u32, u64>,
+    /// By which outliers are found.
+    pub norms: Memory,
 }
 
 /// What stands beside E on the disk.
 #[derive(Serialize, Deserialize)]
 struct Beside {
     counted: BTreeMap<u32, u64>,
+    #[serde(default)]
+    norms: Memory,
 }
 
 /// Writes a snapshot and what belongs to it; the state last, because it is looked for first.
-pub fn write(dir: &Path, rounds: u64, state: &[u8], residue: &[f32], counted: &BTreeMap<u32, u64>) -> Result<()> {
-    let beside = serde_json::to_vec(&Beside { counted: counted.clone() }).expect("plain data");
+pub fn write(
+    dir: &Path,
+    rounds: u64,
+    state: &[u8],
+    residue: &[f32],
+    counted: &BTreeMap<u32, u64>,
+    norms: Memory,
+) -> Result<()> {
+    let beside = serde_json::to_vec(&Beside { counted: counted.clone(), norms }).expect("plain data");
     let parts = [&(beside.len() as u64).to_le_bytes()[..], &beside, bytemuck::cast_slice(residue)].concat();
     for (name, bytes, suffix) in [("residue", &parts[..], "bin"), ("snapshot", state, "safetensors")] {
         let digest = xxh3_64(bytes);
@@ -94,5 +106,5 @@ fn read(dir: &Path, rounds: u64, path: &Path, parameters: usize) -> Result<Kept>
     let notes = rest.get(..length).ok_or_else(malformed)?;
     let beside = serde_json::from_slice::<Beside>(notes).map_err(|_| malformed())?;
     let values = rest[length..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")));
-    Ok(Kept { rounds, state, residue: values.collect(), counted: beside.counted })
+    Ok(Kept { rounds, state, residue: values.collect(), counted: beside.counted, norms: beside.norms })
 }

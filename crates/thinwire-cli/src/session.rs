@@ -54,6 +54,8 @@ pub struct End {
     pub units_per_second: f64,
     /// Steps of this session that moved a parameter too far.
     pub jumps: u64,
+    /// Gradients of this session that were far longer than those before them, of all workers together.
+    pub outliers: u64,
 }
 
 /// What one worker tells the others.
@@ -66,6 +68,9 @@ struct Note {
     /// Steps until the next note, if worker 0 says so.
     pace: u64,
     score: Option<(f64, u64, Vec<u64>)>,
+    /// Outliers of this session, and the step, norm and limit of the first.
+    outliers: u64,
+    first_outlier: Option<(u64, f64, f64)>,
 }
 
 /// What one worker tells of a step.
@@ -87,6 +92,9 @@ struct Loop<'a> {
     /// Steps that the journal does not know yet, as worker 0 sees them.
     pending: Vec<Step>,
     note: Note,
+    /// Of all workers, as the last notes say, and the workers whose first was told.
+    outliers: u64,
+    told_of: Vec<usize>,
     /// Worker 0's.
     journal: Option<Journal>,
     screen: Option<Screen>,
@@ -134,6 +142,8 @@ impl<'a> Session<'a> {
             params,
             pending: Vec::new(),
             note: Note::default(),
+            outliers: 0,
+            told_of: Vec::new(),
             journal,
             screen,
             pace: 1,
@@ -261,9 +271,34 @@ impl Loop<'_> {
     }
 
     fn tell(&mut self) -> Result<Vec<Note>> {
+        let traffic = self.worker.traffic();
+        self.note.outliers = traffic.outliers;
+        self.note.first_outlier = traffic.first_outlier.map(|found| (found.step, found.norm, found.limit));
         let told = serde_json::to_vec(&std::mem::take(&mut self.note))?;
         let notes = self.worker.gather(&told)?;
-        Ok(notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<_, _>>()?)
+        let notes = notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<Note>, _>>()?;
+        self.outliers = notes.iter().map(|note| note.outliers).sum();
+        self.tell_of_outliers(&notes);
+        Ok(notes)
+    }
+
+    /// Of each worker's first: later ones are counted.
+    fn tell_of_outliers(&mut self, notes: &[Note]) {
+        for (worker, note) in notes.iter().enumerate() {
+            let Some((step, norm, limit)) = note.first_outlier.filter(|_| !self.told_of.contains(&worker)) else {
+                continue;
+            };
+            self.told_of.push(worker);
+            if let Some(screen) = &self.screen
+                && !self.session.quiet
+            {
+                screen.aside(|| {
+                    say!(
+                        "warning: the gradient of worker {worker} at step {step} is an outlier: norm {norm:.3e}, expected at most {limit:.3e}"
+                    )
+                });
+            }
+        }
     }
 
     /// Everybody's score of `examples` held-out examples together. Between two syncs each worker scores its own view. The `last`
@@ -333,6 +368,7 @@ impl Loop<'_> {
             totals: self.journal.map(|journal| journal.totals).unwrap_or_default(),
             steps,
             jumps: self.worker.traffic().jumps,
+            outliers: self.outliers,
             units_per_second: (steps - first) as f64 * units as f64 / began.elapsed().as_secs_f64().max(1e-9),
         }
     }

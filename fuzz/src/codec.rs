@@ -3,7 +3,7 @@
 
 use crate::Input;
 use std::sync::LazyLock;
-use thinwire::inside::codec::{self, CodecName, Fault, Owed, Precision};
+use thinwire::inside::codec::{self, CodecName, Fault, ResidualSlice, Precision};
 use thinwire::inside::kernel::{Level, bf16, streaming, use_level};
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
@@ -128,7 +128,7 @@ fn one_by_one(codec: &Codec, block: usize, payload: &[u8], values: &[f32]) {
 /// What was decoded can be coded; of signs it comes back as it was.
 fn encodes_again(name: CodecName, codec: &Codec, block: usize, values: &[f32]) {
     let mut bytes = vec![0xa5; codec::encoded_len(codec, block, values.len())];
-    codec.encode_blocks(block, values, Owed::Nothing, &mut bytes).expect("finite values");
+    codec.encode_blocks(block, values, ResidualSlice::Nothing, &mut bytes).expect("finite values");
     let out = &mut [7.0; MOST_VALUES][..values.len()];
     let again = read(out, |out| codec.decode_blocks(block, &bytes, out)).expect("what the codec wrote");
     assert!(name != CodecName::Sign || same(again, values.iter().copied()), "not idempotent");
@@ -168,13 +168,13 @@ type Coded = Result<(Vec<u8>, Vec<u32>), String>;
 
 fn encode_wide(codec: &Codec, block: usize, x: &[f32], e: &[f32]) -> Coded {
     let (mut e, mut bytes) = (e.to_vec(), vec![0xa5; codec::encoded_len(codec, block, x.len())]);
-    let done = codec.encode_blocks(block, x, Owed::Wide(&mut e), &mut bytes);
+    let done = codec.encode_blocks(block, x, ResidualSlice::Wide(&mut e), &mut bytes);
     done.map(|()| (bytes, bits(&e))).map_err(|fault| format!("{fault:?}"))
 }
 
 fn encode_half(codec: &Codec, block: usize, x: &[f32], e: &[bf16::Half]) -> Coded {
     let (mut e, mut bytes) = (e.to_vec(), vec![0xa5; codec::encoded_len(codec, block, x.len())]);
-    let done = codec.encode_blocks(block, x, Owed::Half(&mut e), &mut bytes);
+    let done = codec.encode_blocks(block, x, ResidualSlice::Half(&mut e), &mut bytes);
     let left = e.iter().map(|half| bf16::widen(*half).to_bits()).collect();
     done.map(|()| (bytes, left)).map_err(|fault| format!("{fault:?}"))
 }

@@ -239,7 +239,7 @@ fn is_place(address: usize) -> bool {
 /// The interpreter is let go only for more than this many values: taking it back costs more than a look at fewer.
 const WORTH_LETTING_GO: usize = 1 << 16;
 
-/// Whether the `len` float32 values at `address` are seen to be finite. For `_flat.py`, likewise.
+/// Whether the `len` float32 values at `address` are seen to be finite, and none is larger than 2⁶². For `_flat.py`, likewise.
 #[pyfunction]
 pub fn _all_finite(py: Python<'_>, address: usize, len: usize) -> bool {
     if len == 0 {
@@ -251,8 +251,8 @@ pub fn _all_finite(py: Python<'_>, address: usize, len: usize) -> bool {
     // SAFETY: as in `pieces`.
     let values = unsafe { std::slice::from_raw_parts(address as *const f32, len) };
     match len > WORTH_LETTING_GO {
-        true => py.detach(|| reduce::all_finite(values)),
-        false => reduce::all_finite(values),
+        true => py.detach(|| reduce::all_within(values)),
+        false => reduce::all_within(values),
     }
 }
 

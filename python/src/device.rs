@@ -214,6 +214,10 @@ impl Device for Machine {
         if fine { Ok(()) } else { Err(self.refused(0, coder, payload, self.len)) }
     }
 
+    fn shorten(&mut self, factor: f32) -> Result<()> {
+        self.tell("shorten", (factor,))
+    }
+
     fn number(&mut self, of: Number) -> Result<f64> {
         let (vector, squares) = match of {
             Number::NotFinite => return self.call("not_finite", ()),

@@ -4,7 +4,7 @@ use crate::bridge::{Borrowed, Element, readable, writeable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use thinwire::inside::state::Slot;
+use thinwire::inside::state::{Entry, Slot};
 
 /// Copies `values` to the array `name` of `into`.
 pub fn fill<T: Element>(into: &Bound<'_, PyDict>, name: &str, values: &[T]) -> PyResult<()> {
@@ -22,6 +22,8 @@ pub enum Value {
     Floats(Borrowed),
     Doubles(Borrowed),
     Word(u64),
+    /// None is there: what it is before the first step.
+    Start,
 }
 
 impl Value {
@@ -39,11 +41,13 @@ impl Value {
             Value::Floats(values) => values.slice::<f32>().len(),
             Value::Doubles(values) => values.slice::<f64>().len(),
             Value::Word(_) => 1,
+            Value::Start => 0,
         }
     }
 
-    pub fn pour(&self, slot: &mut Slot<'_>) {
-        match (self, slot) {
+    pub fn pour(&self, entry: &mut Entry<'_>) {
+        match (self, &mut entry.slot) {
+            (Value::Start, _) => entry.reset(),
             (Value::Floats(from), Slot::Floats(to)) => to.copy_from_slice(from.slice()),
             (Value::Doubles(from), Slot::Doubles(to)) => to.copy_from_slice(from.slice()),
             (Value::Word(from), Slot::Word(to)) => **to = *from,

@@ -222,10 +222,10 @@ pub fn run(name: &str, k: [f32; 14], vectors: Vec<Bound<'_, PyAny>>) -> PyResult
     Ok(jumps)
 }
 
-/// Of one tile: Σx, Σx², whether all are finite, and the digest from place `at` on.
+/// Of one tile: Σx, Σx², whether none is NaN or larger than 2⁶², and the digest from place `at` on.
 #[pyfunction]
 pub fn reduce_tile(at: usize, x: &Bound<'_, PyAny>) -> PyResult<(f64, f64, bool, u64)> {
     let x = readable::<f32>(x, "x")?;
     let x = x.slice::<f32>();
-    Ok((reduce::sum(x), reduce::sum_of_squares(x), reduce::all_finite(x), reduce::digest(at, x)))
+    Ok((reduce::sum(x), reduce::sum_of_squares(x), reduce::all_within(x), reduce::digest(at, x)))
 }

@@ -20,6 +20,9 @@ use thinwire::{Collective, Config, Error, Gradient, LearningRate};
 /// An entry of a state: its name, its type ("f4", "f8", or "word") and its length.
 type Described = (String, &'static str, usize);
 
+/// The same, and whether a state of an older version may lack it.
+type Expected = (Described, bool);
+
 /// Until its parameters are known a worker has not met the others.
 enum Stage {
     Waiting(Box<dyn Collective>),
@@ -237,13 +240,13 @@ impl Worker {
     /// are written to; all workers together.
     fn _regroup_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>, params: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut params = self.params(params)?;
-        let found = self.found(from, self._state_layout(py)?)?;
+        let found = self.found(from, self.whole_layout(py)?)?;
         self.with(py, None, |worker| worker.regroup(slice_mut(&mut params), |entries| pour(&found, entries)))
     }
 
     /// The state: names, types ("f4", "f8", or "word") and lengths.
     fn _state_layout(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
-        self.layout(py, thinwire::Worker::fields)
+        Ok(self.whole_layout(py)?.into_iter().map(|(described, _)| described).collect())
     }
 
     /// Copies the state to `into`: its arrays are filled, its words are set.
@@ -291,13 +294,13 @@ impl Worker {
     fn _check_state(&self, py: Python<'_>, config: &Bound<'_, PyDict>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.check_config(config)?;
         let waiting = matches!(*self.lock()?, Stage::Waiting(_));
-        if waiting { Ok(()) } else { self.found(from, self._state_layout(py)?).map(drop) }
+        if waiting { Ok(()) } else { self.found(from, self.whole_layout(py)?).map(drop) }
     }
 
     /// Goes on from the state in `from`, which was checked; all workers together.
     fn _restore_state(&self, py: Python<'_>, from: &Bound<'_, PyDict>) -> PyResult<()> {
         self.meet(py, None)?;
-        let found = self.found(from, self._state_layout(py)?)?;
+        let found = self.found(from, self.whole_layout(py)?)?;
         let count = if self.device.is_some() { 0 } else { self.parameters };
         let mut params = vec![0.0; count]; // the caller's own are not touched
         self.with(py, None, |worker| worker.restore(&mut params, |entries| pour(&found, entries)))
@@ -305,7 +308,8 @@ impl Worker {
 
     /// What this worker has sent and waited for so far, as a dict: bytes, messages, rounds, seconds. `jumps` are steps that moved a
     /// parameter by more than 100 learning rates; `first_jump` is None, or the first one's `step` and `parameter`, a place in the flat
-    /// vector.
+    /// vector. `outliers` are steps at which this worker's gradient was far longer than those before it; `first_outlier` is None, or the
+    /// first one's `step`, `norm` and `limit`.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut stage = self.lock()?;
         let traffic = match &mut *stage {
@@ -353,6 +357,16 @@ impl Worker {
         let stage = self.lock()?;
         Ok(match &*stage {
             Stage::Met(worker) => worker.traffic().first_jump.map(|jump| (jump.step, jump.parameter)),
+            _ => None,
+        })
+    }
+
+    /// The first outlier's step, its norm, and the longest that it might have been; asked after every step too.
+    #[getter]
+    fn _first_outlier(&self) -> PyResult<Option<(u64, f64, f64)>> {
+        let stage = self.lock()?;
+        Ok(match &*stage {
+            Stage::Met(worker) => worker.traffic().first_outlier.map(|found| (found.step, found.norm, found.limit)),
             _ => None,
         })
     }
@@ -470,23 +484,30 @@ impl Worker {
         }
     }
 
-    fn layout(&self, py: Python<'_>, fields: fn(&mut thinwire::Worker) -> Vec<Field>) -> PyResult<Vec<Described>> {
+    fn layout(&self, py: Python<'_>, fields: fn(&mut thinwire::Worker) -> Vec<Field>) -> PyResult<Vec<Expected>> {
         let describe = |field: Field| {
             let kind = match field.kind {
                 Kind::Floats => "f4",
                 Kind::Doubles => "f8",
                 Kind::Word => "word",
             };
-            (field.name.to_owned(), kind, field.len)
+            ((field.name.to_owned(), kind, field.len), field.is_optional)
         };
         self.with(py, None, |worker| Ok(fields(worker).into_iter().map(describe).collect()))
     }
 
+    fn whole_layout(&self, py: Python<'_>) -> PyResult<Vec<Expected>> {
+        self.layout(py, thinwire::Worker::fields)
+    }
+
     /// The values of the state in `from`, in the order of the layout.
-    fn found(&self, from: &Bound<'_, PyDict>, layout: Vec<Described>) -> PyResult<Vec<Value>> {
-        let find = |(name, kind, len): Described| {
+    fn found(&self, from: &Bound<'_, PyDict>, layout: Vec<Expected>) -> PyResult<Vec<Value>> {
+        let find = |((name, kind, len), is_optional): Expected| {
             let missing = || PyValueError::new_err(format!("the state has no {name}"));
-            let value = Value::of(&from.get_item(&name)?.ok_or_else(missing)?, kind, &name)?;
+            let value = match from.get_item(&name)? {
+                None if is_optional => return Ok(Value::Start),
+                value => Value::of(&value.ok_or_else(missing)?, kind, &name)?,
+            };
             match value.len() {
                 got if got == len => Ok(value),
                 got => {
@@ -543,7 +564,7 @@ impl Worker {
 }
 
 fn pour(found: &[Value], entries: &mut [Entry<'_>]) -> thinwire::Result<()> {
-    entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(&mut entry.slot));
+    entries.iter_mut().zip(found).for_each(|(entry, value)| value.pour(entry));
     Ok(())
 }
 

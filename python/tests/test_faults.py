@@ -334,6 +334,35 @@ def test_a_rank_that_is_left_out_says_so_at_the_first_and_the_tenth_time():
     assert one == [] and two == [f"step 3: {gradient} 1 of its steps", f"step 12: {gradient} 10 of its steps"]
 
 
+def spikes(rank, rule):
+    """What is logged on this rank, and what it counts."""
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("thinwire").addHandler(handler)
+    try:
+        param = torch.nn.Parameter(torch.zeros(8))
+        optimizer = thinwire.AdamW([param], lr=1e-3, outlier=rule)
+        for step in range(30):
+            param.grad = torch.full((8,), 1e6 if rank == 1 and step in (20, 25) else 1.0)
+            optimizer.step()
+    finally:
+        logging.getLogger("thinwire").removeHandler(handler)
+    traffic = optimizer.traffic()
+    return lines, traffic["outliers"], traffic["first_outlier"]
+
+
+@pytest.mark.parametrize("rule, done", [("clip", "clipped"), ("skip", "left out of the mean")])
+def test_an_outlier_is_counted_and_told_once_by_its_rank(rule, done):
+    one, two = ranks.run(2, spikes, rule)
+    assert one == ([], 0, None)
+    lines, count, first = two
+    assert count == 2 and first["step"] == 20 and first["norm"] == pytest.approx(8**0.5 * 1e6)
+    assert first["limit"] == pytest.approx(8**0.5 * 100)
+    (line,) = lines
+    assert line.startswith(f"step 20: the gradient of worker 1 is an outlier and is {done}: its norm is")
+    assert "100 times the median" in line
+
+
 def ends_at_once(rank):
     """Nobody waits for anybody at the end: the last messages must still arrive."""
     model = tiny_gpt()

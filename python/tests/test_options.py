@@ -58,6 +58,7 @@ CHOICES = {
     "hierarchy": "adam",
     "host_codec": "adam",
     "non_finite": "adam",
+    "outlier": "adam",
     "exact_codec": "adam",
     "residual": "one-bit-adam",
     "residue": "one-bit-adam",

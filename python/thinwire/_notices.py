@@ -41,7 +41,7 @@ class Notices:
 
     def __init__(self, lengths: Sequence[int], shapes: Sequence[Sequence[int]], names: Sequence[str | None]) -> None:
         self._ends, self._shapes, self._names = list(accumulate(lengths)), shapes, names
-        self._told_of_jump = self._told_of_length = False
+        self._told_of_jump = self._told_of_outlier = self._told_of_length = False
         self._steps: int | None = 0  # taken here, while that is of interest
 
     def start(self, worker: _thinwire.Worker, given: dict[str, Any]) -> None:
@@ -84,6 +84,9 @@ class Notices:
         if not self._told_of_jump and worker.rank == 0 and (jump := worker._first_jump) is not None:
             self._told_of_jump = True
             self._tell_jump(*jump)
+        if not self._told_of_outlier and (outlier := worker._first_outlier) is not None:
+            self._told_of_outlier = True
+            _tell_outlier(worker, *outlier)
         if self._steps is not None:
             self._steps += 1
             if self._steps == PATIENCE:
@@ -112,6 +115,19 @@ def _cost(worker: _thinwire.Worker, config: dict[str, Any], steps: int) -> tuple
     adam = {word: config[word] for word in ("topology", "hierarchy", "host_codec", "bucket")}
     plan, plain = (_thinwire.plan(words, worker.parameters, hosts, 0, steps) for words in (config, {**adam, "name": "adam"}))
     return plan["rounds"]["exact"], plan["bytes_sent"] / plain["bytes_sent"]
+
+
+def _tell_outlier(worker: _thinwire.Worker, step: int, norm: float, limit: float) -> None:
+    log.warning(
+        "step %d: the gradient of worker %d is an outlier and is %s: its norm is %g, expected at most %g, which is %g times the median of "
+        "those before it. traffic()['outliers'] counts such steps",
+        step,
+        worker.rank,
+        "clipped" if worker.config["outlier"] == "clip" else "left out of the mean",
+        norm,
+        limit,
+        worker.config["outlier_factor"],
+    )
 
 
 def _tell_open_warmup(worker: _thinwire.Worker) -> None:

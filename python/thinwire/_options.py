@@ -45,6 +45,8 @@ class Engine(TypedDict, total=False):
     hierarchy: Literal["auto", "flat", "hosts"]
     host_codec: Exact
     non_finite: Literal["error", "skip"]
+    outlier: Literal["clip", "skip", "off"]
+    outlier_factor: float
     threads: int
     bucket: int
     learning_rate: Schedule | dict[str, Any]

@@ -29,6 +29,7 @@ MOST = 256  # workers whose rows fewer workers find
 OURS = ("workers", "hosts")
 MOVES = "m"  # what moves at local steps, and is alike only after a sync
 OWN_M = "own_m"
+UNSAVED = ("digest", "gradient_norms")  # numbers that are not kept: one is made anew, the others are each rank's own and come again
 
 
 class _Piece(torch.Tensor):
@@ -160,7 +161,7 @@ class Parts:
         self._same = [name for name, how, _ in shares if how == "same" and layout[name][0] == "f4"]
         self._own = [name for name, how, _ in shares if how in ("own", "progress") and layout[name][0] == "f4"]
         self._cut = [(name, start, layout[name][1]) for name, how, start in shares if how == "cut"]
-        self._numbers = [name for name, how, _ in shares if layout[name][0] != "f4" and name != "digest"]
+        self._numbers = [name for name, how, _ in shares if layout[name][0] != "f4" and name not in UNSAVED]
         self._is_local = any(how == "progress" for _, how, _ in shares)  # between two rounds workers have parameters of their own
 
     def of(self, values: dict[str, Any], params: Tensor) -> list[dict[str, Any]]:

@@ -358,6 +358,8 @@ class _Compressed(Checkpointed):
 
         ``jumps`` counts the steps that moved a parameter by more than 100 learning rates, which a sound run does not have;
         ``first_jump`` is None, or the ``step`` and the ``parameter`` of the first, as a place in the flat vector. The log has its name.
+        ``outliers`` counts this rank's gradients that were far longer than those before them, and were clipped or left out;
+        ``first_outlier`` is None, or the ``step``, the ``norm`` and the ``limit`` of the first.
         """
         return self._worker.traffic()
 

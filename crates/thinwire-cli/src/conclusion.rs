@@ -103,6 +103,9 @@ fn end(summary: &Summary, dir: &Path, page: &Path) {
     if let Some(warning) = summary.jumps_warning() {
         say!("warning   {warning}");
     }
+    if summary.outliers > 0 {
+        say!("outliers  {} (gradients far longer than those before them; option outlier)", summary.outliers);
+    }
     say!("digest    {}", summary.digest);
     say!("results   {} · report {}", dir.display(), page.display());
 }

@@ -213,6 +213,7 @@ fn summary(job: &Job, workers: usize, end: &End, score: &Score) -> Summary {
         transport: "server".to_owned(),
         steps: end.steps,
         jumps: end.jumps,
+        outliers: end.outliers,
         bytes_between_hosts_per_worker: totals.bytes.round() as u64,
         // One way: what comes down from the server is as much again.
         bits_per_param_per_step: totals.bytes * 8.0 / (values * totals.steps.max(1) as f64),

@@ -115,6 +115,9 @@ pub struct Summary {
     /// Steps that moved a parameter by more than 100 learning rates, since the run last began or was resumed.
     #[serde(default)]
     pub jumps: u64,
+    /// Gradients that were far longer than those before them, of all workers, in the same time.
+    #[serde(default)]
+    pub outliers: u64,
 }
 
 impl Summary {

@@ -21,7 +21,7 @@ const SETTINGS: &str = "run.toml";
 
 /// What may differ from session to session.
 const FREE: [&str; 6] = ["workers", "transport", "hosts", "checkpoint_every", "eval_every", "eval_examples"];
-const FREE_OF_OPTIMIZER: [&str; 4] = ["threads", "bucket", "non_finite", "hierarchy"];
+const FREE_OF_OPTIMIZER: [&str; 6] = ["threads", "bucket", "non_finite", "outlier", "outlier_factor", "hierarchy"];
 
 /// A run that goes on.
 pub struct Resumed {

@@ -257,8 +257,8 @@ fn security(arguments: &Serve) -> anyhow::Result<Security> {
     let tls = arguments.tls_cert.clone().zip(arguments.tls_key.clone());
     let tls = tls.map(|(certificate, key)| Tls { certificate, key, client_ca: arguments.client_ca.clone() });
     // Also on loopback: other users of this machine are there too, and so are the pages in its browsers.
-    if token.is_none() && tls.is_none() && arguments.listen.ip().is_loopback() {
-        return Ok(Security::local());
+    if token.is_none() && arguments.client_ca.is_none() && arguments.listen.ip().is_loopback() {
+        return Ok(Security { tls, ..Security::local() });
     }
     Ok(Security { tls, token, announced: false })
 }
@@ -330,7 +330,32 @@ fn conclude(status: &Status, dir: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{quoted, security};
+    use crate::arguments::Serve;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    /// Other users of the machine reach a server on loopback, with TLS as without.
+    #[test]
+    fn a_server_on_loopback_has_a_token_unless_workers_have_certificates() {
+        let tls = ["--tls-cert", "c.pem", "--tls-key", "k.pem"];
+        for (flags, has_tls, has_token) in [
+            (vec![], false, true),
+            (tls.to_vec(), true, true),
+            ([&tls[..], &["--client-ca", "ca.pem"]].concat(), true, false),
+            ([&tls[..], &["--listen", "0.0.0.0:7070"]].concat(), true, false),
+        ] {
+            let line = Line::parse_from([&["serve"], &flags[..]].concat());
+            let made = security(&line.serve).unwrap();
+            let found = (made.tls.is_some(), made.token.is_some(), made.announced);
+            assert_eq!(found, (has_tls, has_token, has_token), "{flags:?}");
+        }
+    }
 
     #[test]
     fn paths_are_quoted_for_a_shell() {

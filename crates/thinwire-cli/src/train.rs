@@ -228,6 +228,7 @@ fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
         transport: team.transport().to_owned(),
         steps: end.steps,
         jumps: end.jumps,
+        outliers: end.outliers,
         bytes_between_hosts_per_worker: totals.bytes_between_hosts.round() as u64,
         bits_per_param_per_step: if ways > 0.0 { per_step / ways } else { 0.0 },
         units_per_second: end.units_per_second,
@@ -266,6 +267,7 @@ pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score
         projected: Vec::new(),
         planned: None,
         jumps: 0,
+        outliers: 0,
     }
 }
 

@@ -205,7 +205,7 @@ pub(crate) async fn connect(options: &JoinOptions, endpoint: &Endpoint) -> Resul
 
 /// The token that a server on this machine has made for its user, where none was given.
 fn local_token(options: &JoinOptions) -> Option<String> {
-    (options.token.is_none() && options.ca.is_none()).then(|| local::find(&options.address))?
+    options.token.is_none().then(|| local::find(&options.address))?
 }
 
 /// The same, tried once; an error also says whether the server took the connection, and closed it without an answer.

@@ -1,6 +1,11 @@
 //! What the parts of a running server share, and the keeper, who alone makes rounds.
 
+#[cfg(test)]
+mod tests;
+
+use crate::checked::Checked;
 use crate::error::{Error, Result};
+use crate::judge::Judge;
 use crate::log::{Record, Shelf};
 use crate::replica::Next;
 use crate::roster::Roster;
@@ -41,6 +46,8 @@ pub struct Hall {
     /// The digest of the final parameters, when the run has come to its end.
     end: Mutex<Option<u64>>,
     pub stats: Stats,
+    /// Which messages are outliers.
+    judge: Arc<Mutex<Judge>>,
     curve: Mutex<Curve>,
     pub began: Instant,
     /// When the last round was made.
@@ -55,6 +62,7 @@ pub struct Stats {
     pub bytes_sent: AtomicU64,
     pub left_out: AtomicU64,
     pub refused: AtomicU64,
+    pub outliers: AtomicU64,
     /// Microseconds: from a round's first message to its close; its mean and its way to the disk.
     pub waiting: AtomicU64,
     pub making: AtomicU64,
@@ -85,6 +93,16 @@ impl Curve {
             self.points.retain(|(round, _)| round.is_multiple_of(every));
         }
     }
+}
+
+/// The messages of a round that is closed, by slot.
+#[derive(Default)]
+struct Closed {
+    messages: BTreeMap<u32, Vec<u8>>,
+    /// Of what was sent, where that is not what counts.
+    digests: BTreeMap<u32, u64>,
+    /// When the first of them came.
+    first: Option<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,6 +139,7 @@ impl Hall {
             trouble: Mutex::new(None),
             end: Mutex::new(end),
             stats: Stats::default(),
+            judge: run.judge(),
             curve: Mutex::default(),
             began: now,
             moved: Mutex::new(now),
@@ -129,6 +148,43 @@ impl Hall {
 
     pub fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
+    }
+
+    pub fn judge(&self) -> MutexGuard<'_, Judge> {
+        lock(&self.judge)
+    }
+
+    /// A message was checked and waits for its round, of which `table` knows.
+    pub fn came(&self, table: &mut Table, slot: u32, checked: &Checked) {
+        let Some(norm) = checked.norm else { return };
+        let digest = checked.outlier.map(|_| checked.digest);
+        let (is_new, Some(found)) = (self.judge().came(slot, norm, digest), checked.outlier) else { return };
+        if !is_new {
+            return; // it was sent again
+        }
+        Stats::add(&self.stats.outliers, 1);
+        let ((round, step), (times, name)) = ((table.round(), table.step()), table.count_outlier(slot));
+        let (norm, limit) = (found.norm, found.limit);
+        let done = if found.factor.is_some() { "clipped" } else { "left out" };
+        match times {
+            1 => tracing::warn!(
+                name,
+                round,
+                step,
+                norm,
+                limit,
+                "a message far longer than those before it; it is {done}"
+            ),
+            _ => tracing::debug!(name, round, step, norm, limit, times, "another outlier; it is {done}"),
+        }
+    }
+
+    /// Takes the messages of the open round out of `table`.
+    fn close(&self, table: &mut Table) -> Closed {
+        let coarse = table.expected().is_some_and(|expected| self.checker.is_coarse(expected).unwrap_or(false));
+        let (messages, first) = table.close();
+        let digests = self.judge().closed(messages.keys().copied(), coarse);
+        Closed { messages, digests, first }
     }
 
     /// How long no round has been made.
@@ -205,18 +261,18 @@ pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>
     while !*stop.borrow() {
         let changed = hall.changed.notified();
         // In one piece: a worker that sits down between would take its message away.
-        let (decision, (messages, first)) = {
+        let (decision, closed) = {
             let mut table = hall.table();
             match table.decide(Instant::now()) {
-                Decision::Close => (Decision::Close, table.close()),
-                wait => (wait, Default::default()),
+                Decision::Close => (Decision::Close, hall.close(&mut table)),
+                wait => (wait, Closed::default()),
             }
         };
         match decision {
             Decision::Close => {
-                let waited = first.map_or(Duration::ZERO, |first| first.elapsed());
+                let waited = closed.first.map_or(Duration::ZERO, |first| first.elapsed());
                 Stats::add(&hall.stats.waiting, waited.as_micros() as u64);
-                run = make(&hall, run, messages, &mut stop).await?;
+                run = make(&hall, run, closed, &mut stop).await?;
             }
             Decision::Wait => tokio::select! { () = changed => {}, _ = stop.changed() => {} },
             Decision::WaitUntil(then) => tokio::select! {
@@ -237,18 +293,13 @@ pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>
 }
 
 /// Makes one round. Without room on the disk it waits for some: nobody has seen the round, nothing is lost.
-async fn make(
-    hall: &Arc<Hall>,
-    mut run: Run,
-    messages: BTreeMap<u32, Vec<u8>>,
-    stop: &mut watch::Receiver<bool>,
-) -> Result<Run> {
+async fn make(hall: &Arc<Hall>, mut run: Run, closed: Closed, stop: &mut watch::Receiver<bool>) -> Result<Run> {
     let began = Instant::now();
-    let messages = Arc::new(messages);
+    let closed = Arc::new(closed);
     loop {
-        let given = Arc::clone(&messages);
+        let given = Arc::clone(&closed);
         let (back, made) = blocking(move || {
-            let made = run.commit(&given);
+            let made = run.commit(&given.messages, &given.digests);
             (run, made)
         })
         .await;

@@ -13,10 +13,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 4] = *b"TWIN";
 
-/// The first byte of an entry. The first kind, which older servers wrote, does not tell whose the messages are.
+/// The first byte of an entry. Older servers wrote the first kind, which does not tell whose the messages are, and the third, which
+/// does not tell the digests of what was sent.
 const NAMELESS: u8 = 1;
 const RESIDUE: u8 = 2;
-const MESSAGES: u8 = 3;
+const UNCHANGED: u8 = 3;
+const MESSAGES: u8 = 4;
 
 /// What E needs to be made again.
 pub enum Entry<'a> {
@@ -26,16 +28,17 @@ pub enum Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// `slots` are the seats of those who sent the messages.
-    pub fn of(slots: &[u32], messages: &'a [Vec<u8>], residue: &'a [f32]) -> Entry<'a> {
-        let length = messages.iter().map(|message| message.len() + 12).sum::<usize>();
+    /// `slots` are the seats of those who sent the messages, `digests` of what they sent.
+    pub fn of(slots: &[u32], digests: &[u64], messages: &'a [Vec<u8>], residue: &'a [f32]) -> Entry<'a> {
+        let length = messages.iter().map(|message| message.len() + 20).sum::<usize>();
         if length >= 4 * residue.len() {
             return Entry::Residue(residue);
         }
         let lengths = messages.iter().flat_map(|message| (message.len() as u64).to_le_bytes());
         let slots = slots.iter().flat_map(|slot| slot.to_le_bytes());
-        let head = [MESSAGES].into_iter().chain((messages.len() as u32).to_le_bytes()).chain(slots).chain(lengths);
-        Entry::Messages(head.collect(), messages)
+        let digests = digests.iter().flat_map(|digest| digest.to_le_bytes());
+        let head = [MESSAGES].into_iter().chain((messages.len() as u32).to_le_bytes());
+        Entry::Messages(head.chain(slots).chain(digests).chain(lengths).collect(), messages)
     }
 
     pub fn parts(&self) -> Vec<&[u8]> {
@@ -46,18 +49,28 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The messages of an entry, and the seats of those who sent them, if it has those.
-pub fn messages(entry: &[u8]) -> Option<(Vec<u32>, Vec<Vec<u8>>)> {
+/// The messages of an entry, and who sent them with which digests, if it has that.
+pub fn messages(entry: &[u8]) -> Option<(Vec<Counted>, Vec<Vec<u8>>)> {
     let (kind, entry) = entry.split_first()?;
     let (count, mut rest) = entry.split_first_chunk()?;
     let count = u32::from_le_bytes(*count) as usize;
-    let named = if *kind == MESSAGES { count } else { 0 };
+    let named = if *kind == NAMELESS { 0 } else { count };
     let slots = rest.split_off(..named.checked_mul(4)?)?.chunks_exact(4);
-    let slots = slots.map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes"))).collect();
-    let lengths = rest.split_off(..count.checked_mul(8)?)?.chunks_exact(8);
-    let lengths = lengths.map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize);
-    let messages = lengths.map(|length| rest.split_off(..length).map(<[u8]>::to_vec)).collect::<Option<Vec<_>>>();
-    messages.filter(|_| rest.is_empty()).map(|messages| (slots, messages))
+    let slots = slots.map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes"))).collect::<Vec<_>>();
+    let digests = words(rest.split_off(..if *kind == MESSAGES { count.checked_mul(8)? } else { 0 })?);
+    let lengths = words(rest.split_off(..count.checked_mul(8)?)?);
+    let cut = |length: &u64| rest.split_off(..usize::try_from(*length).ok()?).map(<[u8]>::to_vec);
+    let messages = lengths.iter().map(cut).collect::<Option<Vec<_>>>()?;
+    let digest = |(i, slot): (usize, &u32)| Counted {
+        slot: *slot,
+        digest: digests.get(i).copied().unwrap_or_else(|| xxh3_64(&messages[i])),
+    };
+    let counted = slots.iter().enumerate().map(digest).collect();
+    rest.is_empty().then_some((counted, messages))
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
 }
 
 /// The mean of messages from a file. A checksum tells damage, not who wrote it: the file may be of another run.
@@ -77,7 +90,7 @@ pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8])
     let round = record.round;
     let malformed = || format!("the inputs of round {round} are malformed");
     match entry.split_first() {
-        Some((&NAMELESS | &MESSAGES, _)) => {
+        Some((&NAMELESS | &UNCHANGED | &MESSAGES, _)) => {
             let (_, messages) = messages(entry).ok_or_else(malformed)?;
             let mean = mean(owner, expected, &messages, |i| i).map_err(|error| format!("round {round}: {error}"))?;
             if mean != record.message {
@@ -95,10 +108,8 @@ pub fn replay(owner: &mut Owner, expected: &[u8], record: &Record, entry: &[u8])
 
 /// A round whose record is lost, made again from its messages; none if the entry does not have them. E is as before then.
 pub fn make_again(owner: &mut Owner, expected: &[u8], round: u64, entry: &[u8]) -> Option<Record> {
-    let (slots, messages) = (entry.first() == Some(&MESSAGES)).then(|| messages(entry))??;
-    let message = mean(owner, expected, &messages, |i| slots[i] as usize).ok()?.into();
-    let counts = slots.iter().zip(&messages);
-    let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
+    let (counted, messages) = matches!(entry.first(), Some(&UNCHANGED | &MESSAGES)).then(|| messages(entry))??;
+    let message = mean(owner, expected, &messages, |i| counted[i].slot as usize).ok()?.into();
     Some(Record { round, counted, message })
 }
 
@@ -215,7 +226,8 @@ mod tests {
 
     fn entry(messages: &[Vec<u8>]) -> Vec<u8> {
         let slots = (0..messages.len() as u32).collect::<Vec<_>>();
-        Entry::of(&slots, messages, &[0.0; 1000]).parts().concat()
+        let digests = messages.iter().map(|message| xxh3_64(message)).collect::<Vec<_>>();
+        Entry::of(&slots, &digests, messages, &[0.0; 1000]).parts().concat()
     }
 
     /// The files have checksums, but whoever writes them can give them any.

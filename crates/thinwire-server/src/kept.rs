@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::frames::{set_aside, write_whole};
+use crate::judge::Memory;
 use crate::log::numbered;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,17 +19,28 @@ pub struct Kept {
     pub residue: Vec<f32>,
     /// One more than the last round that counted each slot.
     pub counted: BTreeMap<u32, u64>,
+    /// By which outliers are found.
+    pub norms: Memory,
 }
 
 /// What stands beside E on the disk.
 #[derive(Serialize, Deserialize)]
-struct Beside {
+pub struct Beside {
     counted: BTreeMap<u32, u64>,
+    #[serde(default)]
+    norms: Memory,
 }
 
 /// Writes a snapshot and what belongs to it; the state last, because it is looked for first.
-pub fn write(dir: &Path, rounds: u64, state: &[u8], residue: &[f32], counted: &BTreeMap<u32, u64>) -> Result<()> {
-    let beside = serde_json::to_vec(&Beside { counted: counted.clone() }).expect("plain data");
+pub fn write(
+    dir: &Path,
+    rounds: u64,
+    state: &[u8],
+    residue: &[f32],
+    counted: &BTreeMap<u32, u64>,
+    norms: Memory,
+) -> Result<()> {
+    let beside = serde_json::to_vec(&Beside { counted: counted.clone(), norms }).expect("plain data");
     let parts = [&(beside.len() as u64).to_le_bytes()[..], &beside, bytemuck::cast_slice(residue)].concat();
     for (name, bytes, suffix) in [("residue", &parts[..], "bin"), ("snapshot", state, "safetensors")] {
         let digest = xxh3_64(bytes);
@@ -87,17 +99,17 @@ fn read(dir: &Path, rounds: u64, path: &Path, parameters: usize) -> Result<Kept>
     let (_, path) = beside.ok_or_else(|| {
         Error::damaged(dir, format!("expected a residual beside the snapshot of {rounds} rounds, found none"))
     })?;
-    let (residue, counted) = parse_residue(&path, &read_digested(&path)?, parameters)?;
-    Ok(Kept { rounds, state, residue, counted })
+    let (residue, beside) = parse_residue(&path, &read_digested(&path)?, parameters)?;
+    Ok(Kept { rounds, state, residue, counted: beside.counted, norms: beside.norms })
 }
 
-/// E, and one more than the last round that counted each slot, of the bytes of the file at `path`.
-pub fn parse_residue(path: &Path, bytes: &[u8], parameters: usize) -> Result<(Vec<f32>, BTreeMap<u32, u64>)> {
+/// E, and what is kept beside it, of the bytes of the file at `path`.
+pub fn parse_residue(path: &Path, bytes: &[u8], parameters: usize) -> Result<(Vec<f32>, Beside)> {
     let malformed = || Error::damaged(path, format!("malformed, for a run of {parameters} parameters"));
     let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
     let length = u64::from_le_bytes(*length) as usize;
     let notes = rest.get(..length).ok_or_else(malformed)?;
     let beside = serde_json::from_slice::<Beside>(notes).map_err(|_| malformed())?;
     let values = rest[length..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")));
-    Ok((values.collect(), beside.counted))
+    Ok((values.collect(), beside))
 }

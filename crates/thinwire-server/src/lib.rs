@@ -20,6 +20,7 @@
 
 mod back;
 pub mod certificate;
+mod checked;
 pub mod connection;
 mod conversation;
 pub mod door;
@@ -27,6 +28,7 @@ mod error;
 pub mod frames;
 pub mod hall;
 mod inputs;
+pub mod judge;
 mod kept;
 pub mod link;
 pub mod local;

@@ -19,11 +19,12 @@
 #[cfg(test)]
 mod damage;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, write_whole};
 use crate::inputs::{self, Entry, Inputs};
+use crate::judge::{Judge, Memory};
 use crate::kept::{self, Damaged, Kept};
 use crate::log::{Counted, Log, Record, Shelf, back_to, numbered};
 use crate::replica::{self, From, Next, Replica};
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use thinwire::Config;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -87,6 +89,8 @@ pub struct Run {
     pub spec: Spec,
     retention: Retention,
     state: State,
+    /// Which messages are outliers; it is saved with the snapshots.
+    judge: Arc<Mutex<Judge>>,
     log: Log,
     inputs: Frames,
     /// The rounds of the last snapshot.
@@ -176,14 +180,16 @@ impl Run {
         };
         let start = replica::state_before(&spec.config, initial, workers)?;
         let mut owner = spec.config.decide()?.owner(initial.len())?;
-        kept::write(dir, 0, &start, owner.residual(), &BTreeMap::new())?;
+        let judge = Judge::new(&spec.config.decide()?);
+        kept::write(dir, 0, &start, owner.residual(), &BTreeMap::new(), Memory::default())?;
         let (log, inputs) = (Log::create(dir)?, inputs::create(dir, 0)?);
         write_spec(dir, &spec)?; // last: now there is a run
         remove_if_there(&dir.join(STARTING))?;
         let residue = owner.residual().to_vec();
-        let kept = Kept { rounds: 0, state: start, residue, counted: BTreeMap::new() };
+        let kept = Kept { rounds: 0, state: start, residue, counted: BTreeMap::new(), norms: Memory::default() };
         let state = State::start(dir, &spec, &kept)?;
-        Ok(Run { dir: dir.to_owned(), spec, retention, state, log, inputs, snapshot: 0, _lock: lock })
+        let judge = Arc::new(Mutex::new(judge));
+        Ok(Run { dir: dir.to_owned(), spec, retention, state, judge, log, inputs, snapshot: 0, _lock: lock })
     }
 
     /// Comes back to the run in `dir`, with every round that anyone has seen.
@@ -223,7 +229,10 @@ impl Run {
         log.set_damaged_aside()?;
         kept::set_damaged_aside(dir, &damaged, kept.rounds)?;
         let (inputs, snapshot) = (files.growing(log.next())?, kept.rounds);
-        let run = Run { dir: dir.to_owned(), spec, retention, state, log, inputs, snapshot, _lock: lock };
+        let mut judge = Judge::new(&spec.config.decide()?);
+        judge.recall(&kept.norms, dir)?;
+        let judge = Arc::new(Mutex::new(judge));
+        let run = Run { dir: dir.to_owned(), spec, retention, state, judge, log, inputs, snapshot, _lock: lock };
         run.remove_older()?;
         run.remove_unfinished()?;
         Ok(run)
@@ -247,29 +256,38 @@ impl Run {
         &self.state.next
     }
 
+    /// It judges messages as they come, for the hall.
+    pub fn judge(&self) -> Arc<Mutex<Judge>> {
+        Arc::clone(&self.judge)
+    }
+
     /// One more than the last round that counted `slot`.
     pub fn counted(&self, slot: u32) -> u64 {
         self.state.counted.get(&slot).copied().unwrap_or(0)
     }
 
-    /// Makes the next round of these messages, which the check of an owner has found right, by slot. When this returns the round has
-    /// happened, for everyone; when it fails for want of room on the disk it has not, for no one, and may be tried again.
-    pub fn commit(&mut self, messages: &BTreeMap<u32, Vec<u8>>) -> Result<Record> {
+    /// Makes the next round of these messages, which the check of an owner has found right, by slot. `digests` are of what was sent,
+    /// where that is not what counts. When this returns the round has happened, for everyone; when it fails for want of room on the
+    /// disk it has not, for no one, and may be tried again.
+    pub fn commit(&mut self, messages: &BTreeMap<u32, Vec<u8>>, digests: &BTreeMap<u32, u64>) -> Result<Record> {
         let Next::Round(expected) = &self.state.next else {
             return Err(Error::Usage("the run is at its end".to_owned()));
         };
         let (slots, messages): (Vec<_>, Vec<_>) =
             messages.iter().map(|(slot, message)| (*slot, message.clone())).unzip();
-        let counts = slots.iter().zip(&messages);
-        let counted = counts.map(|(slot, message)| Counted { slot: *slot, digest: xxh3_64(message) }).collect();
+        let digest = |(slot, message): (&u32, &Vec<u8>)| digests.get(slot).copied().unwrap_or_else(|| xxh3_64(message));
+        let digests = slots.iter().zip(&messages).map(digest).collect::<Vec<_>>();
+        let counts = slots.iter().zip(&digests);
+        let counted = counts.map(|(slot, digest)| Counted { slot: *slot, digest: *digest }).collect();
         let round = self.log.next();
         let mean = self.state.owner.mean(expected, &messages, |i| slots[i] as usize)?;
         let coarse = self.state.owner.is_coarse(expected)?;
         let before = self.inputs.length();
         let entry = match coarse {
-            true => Some(
-                self.inputs.append(round, &Entry::of(&slots, &messages, self.state.owner.next_residual()).parts())?,
-            ),
+            true => {
+                let entry = Entry::of(&slots, &digests, &messages, self.state.owner.next_residual());
+                Some(self.inputs.append(round, &entry.parts())?)
+            }
             false => None,
         };
         let record = Record { round, counted, message: mean.into() };
@@ -316,7 +334,8 @@ impl Run {
         let rounds = self.rounds();
         let inputs = inputs::create(&self.dir, rounds);
         let written = inputs.and_then(|inputs| {
-            kept::write(&self.dir, rounds, state, self.state.owner.residual(), &self.state.counted)?;
+            let norms = self.judge.lock().unwrap_or_else(PoisonError::into_inner).memory();
+            kept::write(&self.dir, rounds, state, self.state.owner.residual(), &self.state.counted, norms)?;
             Ok(inputs)
         });
         match written {

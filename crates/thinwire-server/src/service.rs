@@ -1,5 +1,6 @@
 //! What workers ask of a server, and what they are told: the gRPC service of `proto/run.proto`.
 
+use crate::checked::Checked;
 use crate::door::Visitor;
 use crate::hall::{Hall, Stats, blocking};
 use crate::kept::newest_file;
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Of the protocol.
 pub const VERSION: u32 = 1;
@@ -41,7 +41,9 @@ pub struct Service {
 
 impl Service {
     pub fn new(hall: Arc<Hall>) -> Service {
-        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)), uploads: Uploads::new(ROOM, PAUSE) }
+        // What has come takes that much memory anyway: so no worker of the run can keep another's message out.
+        let room = hall.checker.longest().saturating_mul(hall.rules.workers).max(ROOM);
+        Service { hall, snapshots: Arc::new(Semaphore::new(SNAPSHOTS)), uploads: Uploads::new(room, PAUSE) }
     }
 }
 
@@ -130,40 +132,40 @@ impl Service {
         let first = next_part(&mut parts).await?.ok_or_else(|| Status::invalid_argument("an empty message"))?;
         let (slot, session) = self.seat(first.seat)?;
         let verdict = hall.table().may_send(slot, session, first.round)?;
-        let Verdict::Open(expected) = verdict else { return Ok(receipt::Verdict::Late) };
+        let (Verdict::Open(expected) | Verdict::Past(expected)) = verdict else { return Ok(receipt::Verdict::Late) };
         let longest = hall.checker.length(&expected).map_err(internal)?;
         let upload = hall.table().begin_upload(slot, session)?;
-        let _room = self.uploads.room(longest).await?;
-        let mut message = Vec::with_capacity(longest.min(first.data.len().max(1) * 4));
-        let mut part = Some(first.data);
-        while let Some(data) = part {
-            if message.len() + data.len() > longest {
-                return Err(Status::invalid_argument(format!(
-                    "a message longer than the {longest} bytes of this round"
-                )));
-            }
-            message.extend_from_slice(&data);
-            Stats::add(&hall.stats.bytes_received, data.len() as u64);
-            part = next_part(&mut parts).await?.map(|part| part.data);
-            hall.table().check_upload(slot, session, upload)?;
-        }
-        let (here, checked) = blocking({
+        let place = self.uploads.begin(slot, longest);
+        let whole = place.in_time(async {
+            let room = self.uploads.room(longest).await?;
+            Ok((
+                self.whole(first.data, &mut parts, longest, || hall.table().check_upload(slot, session, upload))
+                    .await?,
+                room,
+            ))
+        });
+        let (message, _room) = whole.await?;
+        let checked = blocking({
             let (hall, expected) = (Arc::clone(hall), Arc::clone(&expected));
-            move || {
-                let checked = hall.checker.check(&expected, &message, slot as usize);
-                (message, checked)
+            move || Checked::of(&hall, &expected, message, slot)
+        });
+        let mut checked = checked.await.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let arrived = {
+            let (mut table, message) = (hall.table(), std::mem::take(&mut checked.message));
+            let arrived = table.arrive(slot, session, first.round, message, first.loss, Instant::now());
+            // In one piece with the above: the keeper may close the round as soon as it sees the table.
+            if matches!(arrived, Ok(Verdict::Open(_))) {
+                hall.came(&mut table, slot, &checked);
             }
-        })
-        .await;
-        checked.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let digest = xxh3_64(&here);
-        match hall.table().arrive(slot, session, first.round, here, first.loss, Instant::now()) {
+            arrived
+        };
+        match arrived {
             Ok(Verdict::Open(_)) => {
-                tracing::trace!(slot, round = first.round, digest, "message");
+                tracing::trace!(slot, round = first.round, digest = checked.digest, "message");
                 hall.changed.notify_one();
                 Ok(receipt::Verdict::Taken)
             }
-            Ok(Verdict::Late) => Ok(receipt::Verdict::Late),
+            Ok(Verdict::Late | Verdict::Past(_)) => Ok(receipt::Verdict::Late),
             // The first stands, and the worker will find that the other is not the one counted.
             Err(Refusal::Another(round)) => {
                 tracing::warn!(slot, round, "a second, different message of one worker");
@@ -171,6 +173,30 @@ impl Service {
             }
             Err(refusal) => Err(refusal.into()),
         }
+    }
+
+    /// The pieces of a message of at most `longest` bytes, put together, as long as `goes_on` says so.
+    async fn whole(
+        &self,
+        first: bytes::Bytes,
+        parts: &mut Streaming<SendPart>,
+        longest: usize,
+        goes_on: impl Fn() -> Result<(), Refusal>,
+    ) -> Result<Vec<u8>, Status> {
+        let mut message = Vec::with_capacity(longest.min(first.len().max(1) * 4));
+        let mut part = Some(first);
+        while let Some(data) = part {
+            if message.len() + data.len() > longest {
+                return Err(Status::invalid_argument(format!(
+                    "a message longer than the {longest} bytes of this round"
+                )));
+            }
+            message.extend_from_slice(&data);
+            Stats::add(&self.hall.stats.bytes_received, data.len() as u64);
+            part = next_part(parts).await?.map(|part| part.data);
+            goes_on()?;
+        }
+        Ok(message)
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Status {
     pub bytes_sent: u64,
     pub left_out: u64,
     pub refused: u64,
+    /// Messages that were far longer than those before them, and were clipped or left out.
+    pub outliers: u64,
     pub seconds_waiting: f64,
     pub seconds_making: f64,
     pub seconds_up: f64,
@@ -69,6 +71,7 @@ pub struct Member {
     pub rounds: u64,
     pub left_out: u64,
     pub bytes_received: u64,
+    pub outliers: u64,
 }
 
 impl Status {
@@ -82,6 +85,7 @@ impl Status {
             rounds: seat.rounds,
             left_out: seat.left_out,
             bytes_received: seat.bytes_received,
+            outliers: seat.outliers,
         });
         let members = members.collect::<Vec<_>>();
         let (arrived, step) = (table.arrived(), table.step());
@@ -103,6 +107,7 @@ impl Status {
             bytes_sent: count(&stats.bytes_sent),
             left_out: count(&stats.left_out),
             refused: count(&stats.refused),
+            outliers: count(&stats.outliers),
             seconds_waiting: count(&stats.waiting) as f64 / 1e6,
             seconds_making: count(&stats.making) as f64 / 1e6,
             seconds_up: hall.began.elapsed().as_secs_f64(),
@@ -137,6 +142,7 @@ impl Status {
         put("sent_bytes_total", "counter", "Bytes of rounds and snapshots to workers.", self.bytes_sent as f64);
         put("left_out_total", "counter", "Workers that a round did not wait for any longer.", self.left_out as f64);
         put("refused_total", "counter", "Connections, requests and messages that were refused.", self.refused as f64);
+        put("outliers_total", "counter", "Messages far longer than those before them.", self.outliers as f64);
         let phases = [("wait", self.seconds_waiting), ("make", self.seconds_making)];
         let _ = writeln!(
             text,

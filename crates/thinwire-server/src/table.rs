@@ -66,6 +66,8 @@ pub struct Seat {
     pub rounds: u64,
     pub left_out: u64,
     pub bytes_received: u64,
+    /// Messages that were far longer than those before them.
+    pub outliers: u64,
     /// The number of its last upload; those before it are heard no more.
     upload: u64,
 }
@@ -95,6 +97,8 @@ pub struct Table {
     first: Option<Instant>,
     /// Whom the round counts that is being made.
     making: Vec<u32>,
+    /// The round that was closed last, and what its messages looked like.
+    past: Option<(u64, Arc<[u8]>)>,
 }
 
 /// What becomes of a round.
@@ -136,6 +140,8 @@ pub enum Refusal {
 pub enum Verdict {
     /// Of the open round; this is what it must look like.
     Open(Arc<[u8]>),
+    /// Of the round that was closed last, and of one whom rounds have waited for in vain: if it has this form, it does send.
+    Past(Arc<[u8]>),
     Late,
 }
 
@@ -170,6 +176,7 @@ impl Table {
             arrived: BTreeMap::new(),
             first: None,
             making: Vec::new(),
+            past: None,
         }
     }
 
@@ -364,15 +371,12 @@ impl Table {
     /// Whether a message for `round` may come.
     pub fn may_send(&mut self, slot: u32, session: u64, round: u64) -> Result<Verdict, Refusal> {
         let open = self.round;
-        self.seat(slot, session)?;
-        match &self.expected {
+        let missed = self.seat(slot, session)?.missed;
+        match (&self.expected, &self.past) {
             _ if round > open => Err(Refusal::Early(round, open)),
-            Some(expected) if round == open => Ok(Verdict::Open(Arc::clone(expected))),
-            _ => {
-                // Slow, but it does send: without being waited for again it might come too late for ever.
-                self.seat(slot, session)?.missed = 0;
-                Ok(Verdict::Late)
-            }
+            (Some(expected), _) if round == open => Ok(Verdict::Open(Arc::clone(expected))),
+            (_, Some((past, expected))) if round == *past && missed > 0 => Ok(Verdict::Past(Arc::clone(expected))),
+            _ => Ok(Verdict::Late),
         }
     }
 
@@ -390,8 +394,10 @@ impl Table {
         let seat = self.seat(slot, session)?;
         seat.bytes_received += message.len() as u64;
         seat.loss = loss.filter(|loss| loss.is_finite()).or(seat.loss);
-        if verdict == Verdict::Late {
-            return Ok(verdict);
+        if !matches!(verdict, Verdict::Open(_)) {
+            // Slow, but it does send: without being waited for again it might come too late for ever.
+            seat.missed = 0;
+            return Ok(Verdict::Late);
         }
         (seat.waited_for, seat.missed) = (true, 0);
         match self.arrived.get(&slot) {
@@ -402,6 +408,18 @@ impl Table {
         self.arrived.insert(slot, message);
         self.first.get_or_insert(now);
         Ok(verdict)
+    }
+
+    /// What messages of the open round must look like.
+    pub fn expected(&self) -> Option<&[u8]> {
+        self.expected.as_deref()
+    }
+
+    /// A message of the member in `slot` was an outlier: how many were by now, and its name.
+    pub fn count_outlier(&mut self, slot: u32) -> (u64, &str) {
+        let seat = &mut self.seats[slot as usize];
+        seat.outliers += 1;
+        (seat.outliers, &seat.name)
     }
 
     /// Whether the round can be closed.
@@ -435,7 +453,7 @@ impl Table {
 
     /// Takes the messages of the round, which is being made from now on, and when the first of them came.
     pub fn close(&mut self) -> (BTreeMap<u32, Vec<u8>>, Option<Instant>) {
-        self.expected = None;
+        self.past = self.expected.take().map(|expected| (self.round, expected));
         self.making = self.arrived.keys().copied().collect();
         (std::mem::take(&mut self.arrived), self.first.take())
     }

@@ -36,8 +36,10 @@ pub enum Error {
         got: usize,
     },
 
-    /// A gradient has a value that is not finite.
-    #[error("worker {worker} has a gradient that is infinite or NaN at step {step}")]
+    /// A gradient has a value that is not finite, or so large that its square might not be.
+    #[error(
+        "worker {worker} has a gradient that is infinite or NaN at step {step} (or larger than 2^62, which counts as infinite)"
+    )]
     NotFinite {
         /// Whose gradient.
         worker: usize,
@@ -54,6 +56,20 @@ pub enum Error {
         step: u64,
         /// What it did with the sum.
         what: &'static str,
+    },
+
+    /// Parameters or moments that are not finite any more.
+    #[error(
+        "worker {worker} found infinite or NaN values in `{vector}` at step {step}, though no gradient had any (resume from a \
+         checkpoint, with a lower learning rate or weight decay)"
+    )]
+    Diverged {
+        /// Who found them.
+        worker: usize,
+        /// When.
+        step: u64,
+        /// Where.
+        vector: &'static str,
     },
 
     /// Workers disagree on something that must be the same on all. Of a digest: the learning rate given to an earlier step, or the

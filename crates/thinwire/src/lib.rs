@@ -45,6 +45,7 @@ mod schedule;
 mod kernel;
 mod codec;
 mod machine;
+mod guard;
 mod transport;
 mod exchange;
 mod mean;
@@ -72,7 +73,7 @@ pub use worker::Worker;
 /// The values that options take, beyond numbers and codecs.
 pub mod options {
     pub use crate::codec::Precision;
-    pub use crate::config::{Hierarchy, NonFinite};
+    pub use crate::config::{Hierarchy, NonFinite, Outlier};
     pub use crate::exchange::layout::Topology;
     pub use crate::machine::Group;
     pub use crate::optim::{Freeze, Sync, Theta, Warmup};
@@ -102,5 +103,5 @@ pub mod inside {
             $(pub mod $name { pub use crate::$name::*; })*
         };
     }
-    modules! { checkpoint codec exchange kernel machine optim schedule state }
+    modules! { checkpoint codec exchange guard kernel machine optim schedule state }
 }

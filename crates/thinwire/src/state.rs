@@ -72,12 +72,14 @@ pub struct Field {
     pub kind: Kind,
     /// How many.
     pub len: usize,
+    /// Whether older versions did not have it: what lacks it starts anew.
+    pub is_optional: bool,
 }
 
 impl Field {
     /// Of a vector.
     pub fn vector(name: &'static str, share: Share, len: usize) -> Field {
-        Field { name, share, kind: Kind::Floats, len }
+        Field { name, share, kind: Kind::Floats, len, is_optional: false }
     }
 }
 
@@ -92,27 +94,34 @@ pub struct Entry<'a> {
     pub slot: Slot<'a>,
     /// What every number of it is before the first step.
     pub start: f64,
+    /// Whether checkpoints of older versions lack it: then it is what it is before the first step.
+    pub is_optional: bool,
 }
 
 impl<'a> Entry<'a> {
     /// A vector that starts at 0.
     pub fn vector(name: &'static str, share: Share, values: &'a mut [f32]) -> Entry<'a> {
-        Entry { name, share, slot: Slot::Floats(values), start: 0.0 }
+        Entry { name, share, slot: Slot::Floats(values), start: 0.0, is_optional: false }
     }
 
     /// Numbers that start at 0.
     pub fn doubles(name: &'static str, share: Share, values: &'a mut [f64]) -> Entry<'a> {
-        Entry { name, share, slot: Slot::Doubles(values), start: 0.0 }
+        Entry { name, share, slot: Slot::Doubles(values), start: 0.0, is_optional: false }
     }
 
     /// A word that starts at 0 and is the same on all workers.
     pub fn word(name: &'static str, word: &'a mut u64) -> Entry<'a> {
-        Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0 }
+        Entry { name, share: Share::Same, slot: Slot::Word(word), start: 0.0, is_optional: false }
     }
 
     /// The same, for numbers that do not start at 0.
     pub fn starting_at(self, start: f64) -> Entry<'a> {
         Entry { start, ..self }
+    }
+
+    /// The same, for state that older versions did not have.
+    pub fn optional(self) -> Entry<'a> {
+        Entry { is_optional: true, ..self }
     }
 
     /// What it is, without its numbers.
@@ -122,7 +131,7 @@ impl<'a> Entry<'a> {
             Slot::Doubles(values) => (Kind::Doubles, values.len()),
             Slot::Word(_) => (Kind::Word, 1),
         };
-        Field { name: self.name, share: self.share.clone(), kind, len }
+        Field { name: self.name, share: self.share.clone(), kind, len, is_optional: self.is_optional }
     }
 
     /// Makes it what it is before the first step.

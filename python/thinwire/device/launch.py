@@ -303,7 +303,7 @@ def tile_sums(x: torch.Tensor, squares: bool = False) -> torch.Tensor:
 
 
 def note_not_finite(x: torch.Tensor, bad: torch.Tensor) -> None:
-    """Sets bad[0] if a value is infinite or NaN."""
+    """Sets bad[0] if a value is NaN, or larger than 2^62."""
     rows = 256
     _launch(kernels.look_for_nan, -(-x.numel() // (rows * 32)), x, bad, x.numel(), ROWS=rows, warps=8)
 

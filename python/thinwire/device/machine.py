@@ -136,7 +136,13 @@ class Machine:
             launch.take_back(codec, block, self._to_device(size), self._up, self._bad)
             return not self._flags(1)[0][0]
 
+    def shorten(self, factor: float) -> None:
+        """g ← factor·g: it was far longer than those before it."""
+        with self._here():
+            self.gradient.mul_(factor)
+
     def not_finite(self) -> float:
+        """Whether a value of the gradient is NaN, or larger than 2^62."""
         with self._here():
             self._clear(1)
             launch.note_not_finite(self.gradient, self._bad)

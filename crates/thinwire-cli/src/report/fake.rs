@@ -147,5 +147,6 @@ fn summary(optimizer: &str, steps: &[Step], evals: &[Eval]) -> Summary {
         projected: [1e8, 1e9, 1e10].map(project).to_vec(),
         planned: None,
         jumps: 0,
+        outliers: 0,
     }
 }

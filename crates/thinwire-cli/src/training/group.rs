@@ -60,7 +60,20 @@ impl<'a> Session<'a> {
         let screen = (share.rank == 0).then(|| Screen::new(self.quiet, first, steps, units, task.unit()));
         let schedule = self.job.spec.schedule();
         let (pending, note) = (Vec::new(), Note::default());
-        let mut group = Group { session: self, worker, schedule, steps, pending, note, pace: 1, next_note: first + 1 };
+        let (next_note, told_of, warnings) = (first + 1, Vec::new(), Vec::new());
+        let mut group = Group {
+            session: self,
+            worker,
+            schedule,
+            steps,
+            pending,
+            note,
+            pace: 1,
+            next_note,
+            outliers: 0,
+            told_of,
+            warnings,
+        };
         let start = Start { job: self.job, share, params, journal, screen, units, checkpoint_every, stop: self.stop };
         super::run(&mut group, start)
     }
@@ -90,6 +103,9 @@ struct Note {
     /// Steps until the next note, if worker 0 says so.
     pace: u64,
     score: Option<(f64, u64, Vec<u64>)>,
+    /// Outliers of this session, and the step, norm and limit of the first.
+    outliers: u64,
+    first_outlier: Option<(u64, f64, f64)>,
 }
 
 /// What one worker tells of a step.
@@ -113,6 +129,10 @@ struct Group<'a> {
     note: Note,
     pace: u64,
     next_note: u64,
+    /// Outliers of all workers, as the last notes say, and the workers whose first was told.
+    outliers: u64,
+    told_of: Vec<usize>,
+    warnings: Vec<String>,
 }
 
 impl Stepper for Group<'_> {
@@ -130,6 +150,10 @@ impl Stepper for Group<'_> {
 
     fn traffic(&self) -> Traffic {
         self.worker.traffic()
+    }
+
+    fn outliers(&self) -> u64 {
+        self.outliers
     }
 
     fn step(&mut self, _loss: f32, params: &mut [f32], grad: &[f32]) -> Result<bool> {
@@ -208,12 +232,32 @@ impl Group<'_> {
             step.bytes_between_hosts = mean(|told| told.between_hosts);
             step.compute_cpu = mean(|told| told.compute_cpu);
         }
-        Ok(Shared { steps, stop: notes.iter().any(|note| note.stop) })
+        let warnings = std::mem::take(&mut self.warnings);
+        Ok(Shared { steps, stop: notes.iter().any(|note| note.stop), warnings })
     }
 
     fn tell(&mut self) -> Result<Vec<Note>> {
+        let traffic = self.worker.traffic();
+        self.note.outliers = traffic.outliers;
+        self.note.first_outlier = traffic.first_outlier.map(|found| (found.step, found.norm, found.limit));
         let told = serde_json::to_vec(&std::mem::take(&mut self.note))?;
         let notes = self.worker.gather(&told)?;
-        Ok(notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<_, _>>()?)
+        let notes = notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<Note>, _>>()?;
+        self.outliers = notes.iter().map(|note| note.outliers).sum();
+        self.note_outliers(&notes);
+        Ok(notes)
+    }
+
+    /// Each worker's first is told; later ones are counted.
+    fn note_outliers(&mut self, notes: &[Note]) {
+        for (worker, note) in notes.iter().enumerate() {
+            let Some((step, norm, limit)) = note.first_outlier.filter(|_| !self.told_of.contains(&worker)) else {
+                continue;
+            };
+            self.told_of.push(worker);
+            self.warnings.push(format!(
+                "the gradient of worker {worker} at step {step} is an outlier: norm {norm:.3e}, expected at most {limit:.3e}"
+            ));
+        }
     }
 }

@@ -57,7 +57,7 @@ impl Stepper for Served<'_> {
     /// All that a worker sends goes to another host.
     fn share(&mut self, step: Step, _meets: bool) -> Result<Shared> {
         let steps = vec![Step { bytes_between_hosts: step.bytes, ..step }];
-        Ok(Shared { steps, stop: self.is_stopped() })
+        Ok(Shared { steps, stop: self.is_stopped(), ..Shared::default() })
     }
 
     /// All that is asked for, by this worker alone: nobody waits for another's evaluation.

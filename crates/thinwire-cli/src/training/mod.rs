@@ -56,6 +56,8 @@ pub struct End {
     pub units_per_second: f64,
     /// Steps of this session that moved a parameter too far.
     pub jumps: u64,
+    /// Gradients of this session that were far longer than those before them, of all workers that it knows of.
+    pub outliers: u64,
 }
 
 /// Trains to the end, or until the user wants to stop: then the checkpoint is written.
@@ -160,7 +162,8 @@ impl Loop<'_> {
 
     /// Hands a step over and writes down what is known; whether somebody wants to stop.
     fn share(&mut self, step: Step, meets: bool) -> Result<bool> {
-        let Shared { steps, stop } = self.stepper.share(step, meets)?;
+        let Shared { steps, stop, warnings } = self.stepper.share(step, meets)?;
+        self.say_warnings(&warnings);
         if let (Some(journal), Some(screen), Some(last)) = (&mut self.journal, &mut self.screen, steps.last().cloned())
         {
             steps.into_iter().try_for_each(|step| journal.step(step))?;
@@ -207,6 +210,12 @@ impl Loop<'_> {
         }
     }
 
+    fn say_warnings(&self, warnings: &[String]) {
+        if let Some(screen) = self.screen.as_ref().filter(|screen| !screen.is_quiet()) {
+            warnings.iter().for_each(|warning| screen.aside(|| say!("warning: {warning}")));
+        }
+    }
+
     fn say_that_it_stops(&self) {
         if let (Some(screen), Some(said)) = (&self.screen, self.stepper.stops()) {
             screen.close();
@@ -232,6 +241,7 @@ impl Loop<'_> {
             steps: self.stepper.steps(),
             units_per_second: self.taken as f64 * self.units as f64 / self.began.elapsed().as_secs_f64().max(1e-9),
             jumps: self.stepper.traffic().jumps,
+            outliers: self.stepper.outliers(),
         }
     }
 }

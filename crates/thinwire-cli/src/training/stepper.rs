@@ -17,6 +17,11 @@ pub trait Stepper {
 
     fn traffic(&self) -> Traffic;
 
+    /// Gradients of this session that were far longer than those before them: of all workers, if it hears of theirs.
+    fn outliers(&self) -> u64 {
+        self.traffic().outliers
+    }
+
     /// The optimizer's step; after the last one all replicas are equal. False: the user wants to stop, and no step was taken.
     fn step(&mut self, loss: f32, params: &mut [f32], grad: &[f32]) -> Result<bool>;
 
@@ -44,4 +49,6 @@ pub struct Shared {
     pub steps: Vec<Step>,
     /// Whether somebody wants to stop.
     pub stop: bool,
+    /// What people should know.
+    pub warnings: Vec<String>,
 }

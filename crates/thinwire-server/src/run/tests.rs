@@ -39,10 +39,10 @@ impl Collective for Line {
 }
 
 /// The test's ends of a line: what the worker sends, and what it hears.
-type Ends = (Receiver<Vec<u8>>, Sender<Vec<u8>>);
+pub type Ends = (Receiver<Vec<u8>>, Sender<Vec<u8>>);
 
 /// Workers that train for as long as they are answered.
-fn workers(config: &Config) -> Vec<Ends> {
+pub fn workers(config: &Config) -> Vec<Ends> {
     let rate = config.learning_rate.clone().unwrap();
     let each = (0..WORKERS).map(|worker| {
         let ((up, from_worker), (to_worker, down)) = (channel(), channel());
@@ -73,7 +73,7 @@ pub fn config(words: &str) -> Config {
 /// Whether the inputs of `round` are the messages it counts.
 pub fn has_messages(dir: &Path, round: u64) -> bool {
     let files = Inputs::look(dir, 0, u64::MAX).unwrap();
-    inputs::entry(&files, round).unwrap().is_some_and(|entry| entry[0] == 3)
+    inputs::entry(&files, round).unwrap().is_some_and(|entry| entry[0] == 4)
 }
 
 pub fn copied(dir: &Path) -> tempfile::TempDir {
@@ -100,7 +100,7 @@ pub fn watched(words: &str, mut check: impl FnMut(&mut Run, &BTreeMap<u32, Vec<u
     while matches!(run.next(), Next::Round(_)) {
         let messages = workers.iter().enumerate().map(|(slot, (up, _))| (slot as u32, up.recv().unwrap()));
         let messages = messages.collect::<BTreeMap<_, _>>();
-        let record = run.commit(&messages).unwrap();
+        let record = run.commit(&messages, &BTreeMap::new()).unwrap();
         check(&mut run, &messages);
         workers.iter().for_each(|(_, down)| down.send(record.message.to_vec()).unwrap());
     }
@@ -150,7 +150,7 @@ fn a_server_that_dies_while_it_writes_a_round_comes_back_before_it_or_after_it()
                 let expected = if length == whole || made_again { &after } else { &before };
                 assert!(state(&mut again) == *expected, "{words}: {length} of {whole} bytes");
                 if again.rounds() < after.0 {
-                    again.commit(messages).unwrap();
+                    again.commit(messages, &BTreeMap::new()).unwrap();
                     assert!(state(&mut again) == after, "{words}: made again after {length} of {whole} bytes");
                 }
             }
@@ -193,7 +193,7 @@ fn without_room_on_the_disk_no_round_happens_and_nothing_is_lost() {
                     [(Some(0), None), (Some(33), None), (None, Some(0)), (None, Some(30)), (None, Some(60))]
                 {
                     again.set_room(inputs, log);
-                    match again.commit(messages) {
+                    match again.commit(messages, &BTreeMap::new()) {
                         Err(Error::NoRoom { .. }) => assert!(state(&mut again) == before, "{words}"),
                         // Exact rounds have no inputs.
                         made => {
@@ -203,7 +203,7 @@ fn without_room_on_the_disk_no_round_happens_and_nothing_is_lost() {
                     }
                 }
                 again.set_room(None, None);
-                again.commit(messages).unwrap();
+                again.commit(messages, &BTreeMap::new()).unwrap();
                 assert!(state(&mut again) == after, "{words}");
             }
         });

@@ -244,8 +244,20 @@ fn who_sends_too_late_is_waited_for_again() {
         send(&mut table, a, now);
         next(&mut table, &[a.0]);
     }
+    // A piece that names the round is not a message: who sends nothing else would keep everyone at the deadline.
+    for _ in 0..3 {
+        let late = table.round() - 1;
+        assert!(matches!(table.may_send(b.0, b.1, late), Ok(Verdict::Past(expected)) if *expected == *b"header"));
+        assert_eq!(table.may_send(b.0, b.1, late - 1), Ok(Verdict::Late));
+        table.ready(b.0, b.1, table.round()).unwrap();
+        send(&mut table, a, now);
+        assert_eq!(table.decide(now), Decision::Close);
+        next(&mut table, &[a.0]);
+    }
+    // A whole one that was checked is.
     let late = table.round() - 1;
-    assert_eq!(table.may_send(b.0, b.1, late).unwrap(), Verdict::Late);
+    assert_eq!(table.arrive(b.0, b.1, late, vec![7], None, now), Ok(Verdict::Late));
+    assert_eq!(table.may_send(b.0, b.1, late), Ok(Verdict::Late), "and there is nothing more to prove");
     table.ready(b.0, b.1, table.round()).unwrap();
     send(&mut table, a, now);
     assert_eq!(table.decide(now), Decision::WaitUntil(after(now, 10)));

@@ -108,6 +108,16 @@ fn a_shared_token_over_tls() {
 }
 
 #[test]
+fn the_token_of_this_machine_is_found_with_tls_too() {
+    let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
+    let server = guarded(dir.path(), Security { tls: Some(certificates.tls(None)), ..Security::local() });
+    let with =
+        |token| JoinOptions { token, ca: Some(certificates.path("ours-ca.pem")), ..options(server.address(), "one") };
+    assert!(refusal(with(Some("another token".to_owned()))).contains("token"));
+    trains(with(None));
+}
+
+#[test]
 fn mutual_tls() {
     let (certificates, dir) = (Certificates::new(), tempfile::tempdir().unwrap());
     let server =

@@ -45,10 +45,13 @@ impl Checkpoint {
         for file in &files {
             file.check_names(entries)?;
         }
-        for entry in &*entries {
+        let is_old = |entry: &Entry<'_>| entry.is_optional && files.iter().any(|file| !file.has(entry.name));
+        let (mut missing, mut entries): (Vec<_>, Vec<_>) = entries.iter_mut().partition(|entry| is_old(entry));
+        for entry in &entries {
             self.check_lengths(&files, entry, same)?;
         }
-        for entry in entries {
+        missing.iter_mut().for_each(|entry| entry.reset());
+        for entry in &mut entries {
             match (same, &entry.share) {
                 (true, _) | (false, Share::Same) => files[0].read(entry.name, 0, entry.slot.as_bytes_mut())?,
                 (false, Share::Mean | Share::Progress | Share::Residual) => read_mean(&mut files, entry)?,
@@ -155,8 +158,12 @@ impl<F: Read + Seek> Stored<F> {
         Ok((self.start + info.data_offsets.0 as u64, (info.data_offsets.1 - info.data_offsets.0) as u64))
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.metadata.info(name).is_some()
+    }
+
     fn check_names(&self, entries: &[Entry<'_>]) -> Result<()> {
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| !entry.is_optional || self.has(entry.name)) {
             self.place(entry.name)?;
             let (expected, got) = (dtype(&entry.slot), self.metadata.info(entry.name).expect("just found").dtype);
             if expected != got {

@@ -9,7 +9,7 @@ mod values;
 
 pub(crate) use keys::keys;
 pub(crate) use values::StepsOrWord;
-pub use values::{Hierarchy, Name, NonFinite};
+pub use values::{Hierarchy, Name, NonFinite, Outlier};
 
 use crate::codec::{CodecName, Precision};
 use crate::error::Result;
@@ -100,9 +100,16 @@ pub struct Config {
     /// What goes inside a host then, in exact and in coarse rounds: `f32`, or `bf16` for half the bytes. Default `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_codec: Option<CodecName>,
-    /// What a gradient that is not finite does. Default `error`.
+    /// What a gradient that is not finite, or larger than 2⁶², does. Default `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub non_finite: Option<NonFinite>,
+    /// What is done with a worker's gradient that is far longer than those before it: `clip`, `skip` or `off`. A worker that is alone
+    /// is not judged. Default `clip`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlier: Option<Outlier>,
+    /// How far: so many times the median of the last 32 norms. Default 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlier_factor: Option<f64>,
 
     /// The options of this optimizer alone, by their keys: see [`Config::of`].
     #[serde(flatten, skip_deserializing)]
@@ -144,6 +151,8 @@ impl Config {
             hierarchy: None,
             host_codec: None,
             non_finite: None,
+            outlier: None,
+            outlier_factor: None,
             own: Map::new(),
             threads: None,
             bucket: None,

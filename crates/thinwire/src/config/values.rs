@@ -25,7 +25,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// What happens to a gradient that is infinite or NaN.
+/// What happens to a gradient that is infinite or NaN, or larger than 2⁶².
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -35,6 +35,19 @@ pub enum NonFinite {
     Error,
     /// It is left out of the step, on all workers alike.
     Skip,
+}
+
+/// What happens to a gradient, or to a message at a server, that is far longer than those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outlier {
+    /// It is made as short as the longest that may be.
+    #[default]
+    Clip,
+    /// It is left out of the step, on all workers alike.
+    Skip,
+    /// Nothing: nobody looks.
+    Off,
 }
 
 /// Whether the workers of a host add up before anything is coded.

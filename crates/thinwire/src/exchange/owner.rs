@@ -14,10 +14,8 @@ use super::{RoundLayouts, Way};
 use crate::codec::{Precision, ResidualSlice};
 use crate::error::{Error, Result};
 use crate::kernel::bf16;
+use crate::kernel::reduce::LARGEST;
 use crate::machine::{Floats, Host, Refused, Threads};
-
-/// The largest value of a message: so many fit a sum that nothing overflows, whoever sends what.
-const LARGEST: f32 = f32::MAX / (1 << 20) as f32;
 
 /// The owner of all blocks, in a server.
 pub struct Owner {
@@ -39,6 +37,11 @@ impl Owner {
         Owner { shape, codings, machine: Host::bare(shape.values, threads), residual, next }
     }
 
+    /// The longest message of any round.
+    pub fn longest(&self) -> usize {
+        self.codings.longest_message()
+    }
+
     /// The length of a whole message up, in the round that `expected` (a message, or its header alone) belongs to.
     pub fn length(&self, expected: &[u8]) -> Result<usize> {
         let place = self.place(expected)?;
@@ -46,17 +49,17 @@ impl Owner {
     }
 
     /// Refuses a message of `worker` that is not of the round that `expected` belongs to, that disagrees with it on the state that
-    /// all workers share, or whose values cannot be.
-    pub fn check(&self, expected: &[u8], message: &[u8], worker: usize) -> Result<()> {
+    /// all workers share, or whose values cannot be. Returns its norm; none if its worker is left out.
+    pub fn check(&self, expected: &[u8], message: &[u8], worker: usize) -> Result<Option<f64>> {
         self.fits(expected, message, worker)?;
         let (place, (header, payload)) = (self.place(expected)?, Header::read(message, worker)?);
         if header.contributions == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let found = self.machine.find_beyond(LARGEST, place.coding.coded(Way::Up), payload);
+        let found = self.machine.measure(place.coding.coded(Way::Up), payload);
         match found.map_err(|fault| Error::Payload { worker, fault })? {
-            None => Ok(()),
-            Some(value) => Err(Error::Malformed {
+            Ok(norm) => Ok(Some(norm)),
+            Err(value) => Err(Error::Malformed {
                 worker,
                 problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),
             }),
@@ -69,6 +72,24 @@ impl Owner {
         let (header, payload) = Header::read(message, worker)?;
         header.expect(&place.header, worker, SERVER)?;
         check_payload(worker, &header, payload, place.coding.payload_len(Way::Up, &place.blocks), 1)
+    }
+
+    /// A message that was checked, with each of its values times `factor`.
+    pub fn shortened(&self, expected: &[u8], message: &[u8], factor: f32, worker: usize) -> Result<Vec<u8>> {
+        let place = self.place(expected)?;
+        let mut shorter = message.to_vec();
+        let coded = place.coding.coded(Way::Up);
+        let made = self.machine.shorten_payload(factor, coded, &mut shorter[HEADER_LEN..]);
+        made.map_err(|fault| Error::Payload { worker, fault })?;
+        Ok(shorter)
+    }
+
+    /// A message that was checked, of a worker that is left out instead: its header alone.
+    pub fn emptied(&self, message: &[u8], worker: usize) -> Result<Vec<u8>> {
+        let (header, _) = Header::read(message, worker)?;
+        let mut empty = Vec::new();
+        Header { contributions: 0, ..header }.start(&mut empty, 0);
+        Ok(empty)
     }
 
     /// The message down: the mean of `messages`, which were checked, in this order. `sender` names the worker of each.

@@ -15,6 +15,19 @@ multiversion! {
     }
 }
 
+/// The largest magnitude that a gradient, or a value that a worker sends, may have: 2⁶².
+///
+/// v is a mean of squares, so it stays at 2¹²⁴ or less; the rounding of β2 and 1 − β2 can add a half to that, and f32 goes to 2¹²⁸. A
+/// sum of so many workers as there may be (2²⁰) stays within f32 too. No gradient of a sound run comes near: its v would be 2¹²⁴.
+pub const LARGEST: f32 = (1u64 << 62) as f32;
+
+multiversion! {
+    /// True when no value is NaN, or larger than [`LARGEST`].
+    pub fn all_within(x: &[f32]) -> bool {
+        max_bits(x) <= LARGEST.to_bits()
+    }
+}
+
 /// Magnitudes order like their bit patterns, with infinity above all numbers and NaN above infinity.
 #[inline(always)]
 fn magnitude_bits(x: f32) -> u32 {

@@ -68,7 +68,7 @@ pub struct Coder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Number {
-    /// 0 exactly where every value of the gradient is finite.
+    /// 0 exactly where no value of the gradient is NaN, or larger than 2⁶²: [`all_within`](crate::kernel::reduce::all_within).
     NotFinite,
     /// ‖g‖₂², infinite or NaN where some value is.
     GradientSquared,
@@ -152,6 +152,9 @@ pub trait Device: Send {
 
     /// e ← e + the values of a payload, which covers the whole vector.
     fn take_back(&mut self, coder: Coder, payload: &[u8]) -> Result<(), Refused>;
+
+    /// g ← factor·g: it was far longer than those before it.
+    fn shorten(&mut self, factor: f32) -> Result<()>;
 
     /// One number out of a vector.
     fn number(&mut self, of: Number) -> Result<f64>;

@@ -6,7 +6,7 @@ use super::state::{Names, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
 use super::tiles::{Span, TILE, Vectors};
 use super::{Floats, Gradient, Groups, Lies, Pass, Residual, Source, Step, Threads, Vector};
-use crate::codec::{Fault, MAX_BLOCK, Precision, ResidualSlice, encoded_len};
+use crate::codec::{Fault, MAX_BLOCK, Precision, ResidualSlice};
 use crate::error::Result;
 use crate::kernel::reduce;
 use crate::kernel::update::Scalars;
@@ -145,23 +145,35 @@ impl Host {
         sum.code(&self.threads, 0..self.len, residual, bytes)
     }
 
-    /// Decodes a payload of all values and looks for one beyond ±`most`; returns the first.
-    pub fn find_beyond(&self, most: f32, coded: Coded<'_>, payload: &[u8]) -> Result<Option<f32>, Fault> {
-        let tile = MAX_BLOCK / coded.block * coded.block;
-        let (mut room, mut rest) = ([0.0; MAX_BLOCK], payload);
-        for from in (0..self.len).step_by(tile) {
-            let values = &mut room[..tile.min(self.len - from)];
-            let len = encoded_len(coded.codec, coded.block, values.len()).min(rest.len());
-            let (bytes, others) = rest.split_at(len);
+    /// Decodes a payload of all values: their norm, or the first of them that is larger than [`LARGEST`](reduce::LARGEST).
+    pub fn measure(&self, coded: Coded<'_>, payload: &[u8]) -> Result<Result<f64, f32>, Fault> {
+        let (mut room, mut rest, mut squares) = ([0.0; MAX_BLOCK], payload, 0.0);
+        for from in (0..self.len).step_by(coded.tile()) {
+            let values = &mut room[..coded.tile().min(self.len - from)];
+            let (bytes, others) = rest.split_at(coded.len_of(values.len()).min(rest.len()));
             coded.codec.decode_blocks(coded.block, bytes, values)?;
-            // As whole numbers, whose maximum is many at once; who is too large is looked for only then.
-            let largest = values.iter().fold(0, |most, value| most.max(value.abs().to_bits()));
-            if largest > most.to_bits() {
-                return Ok(values.iter().find(|value| value.abs() > most).copied());
+            if !reduce::all_within(values) {
+                let beyond = values.iter().find(|value| value.abs() > reduce::LARGEST);
+                return Ok(Err(beyond.copied().unwrap_or(f32::NAN)));
             }
+            squares += reduce::sum_of_squares(values);
             rest = others;
         }
-        Ok(None)
+        Ok(Ok(squares.sqrt()))
+    }
+
+    /// Decodes a payload of all values, and codes each times `factor` again. A coarse code loses a little by it.
+    pub fn shorten_payload(&self, factor: f32, coded: Coded<'_>, payload: &mut [u8]) -> Result<(), Fault> {
+        let (mut room, mut rest) = ([0.0; MAX_BLOCK], payload);
+        for from in (0..self.len).step_by(coded.tile()) {
+            let values = &mut room[..coded.tile().min(self.len - from)];
+            let (bytes, others) = rest.split_at_mut(coded.len_of(values.len()).min(rest.len()));
+            coded.codec.decode_blocks(coded.block, bytes, values)?;
+            values.iter_mut().for_each(|value| *value *= factor);
+            coded.codec.encode_blocks(coded.block, values, ResidualSlice::Nothing, bytes)?;
+            rest = others;
+        }
+        Ok(())
     }
 
     pub fn unpack<P: Pass>(
@@ -213,13 +225,26 @@ impl Host {
         })
     }
 
-    pub fn is_finite(&self, gradient: Gradient<'_>) -> Result<bool> {
+    pub fn is_within(&self, gradient: Gradient<'_>) -> Result<bool> {
         let span = Span::of(0..self.len, Vectors::none());
-        let found = self.threads.walk(span, |tile, _, _| match gradient.with(tile.range, reduce::all_finite) {
+        let found = self.threads.walk(span, |tile, _, _| match gradient.with(tile.range, reduce::all_within) {
             true => Ok(()),
             false => Err(()),
         });
         Ok(found.is_ok())
+    }
+
+    pub fn shorten(&self, gradient: Gradient<'_>, factor: f32) -> Result<Option<Vec<f32>>> {
+        let mut shorter = Vec::with_capacity(self.len); // the gradient is the caller's, and this is rare enough to allocate
+        for from in (0..self.len).step_by(TILE) {
+            let tile = from..(from + TILE).min(self.len);
+            gradient.with(tile, |values| shorter.extend(values.iter().map(|g| factor * g)));
+        }
+        Ok(Some(shorter))
+    }
+
+    pub fn are_finite(&self, range: Range<usize>, params: &[f32]) -> Result<bool> {
+        Ok(reduce::all_finite(&params[range]))
     }
 
     pub fn norm(&mut self, gradient: Gradient<'_>) -> Result<f64> {

@@ -134,9 +134,19 @@ impl Machine {
         on!(self, machine => machine.take_back(coded, bytes))
     }
 
-    /// Whether no value of the gradient is infinite or NaN.
-    pub fn is_finite(&mut self, gradient: Gradient<'_>) -> Result<bool> {
-        on!(self, machine => machine.is_finite(gradient))
+    /// Whether no value of the gradient is NaN, or larger than [`LARGEST`](crate::kernel::reduce::LARGEST).
+    pub fn is_within(&mut self, gradient: Gradient<'_>) -> Result<bool> {
+        on!(self, machine => machine.is_within(gradient))
+    }
+
+    /// The gradient times `factor`: a copy, or none on a device, which changes its own.
+    pub fn shorten(&mut self, gradient: Gradient<'_>, factor: f32) -> Result<Option<Vec<f32>>> {
+        on!(self, machine => machine.shorten(gradient, factor))
+    }
+
+    /// Whether these of the parameters are finite, which are `params` unless they are on a device. There all are copied to be looked at.
+    pub fn are_finite(&mut self, range: Range<usize>, params: &[f32]) -> Result<bool> {
+        on!(self, machine => machine.are_finite(range, params))
     }
 
     /// ‖g‖₂: finite exactly where every value is, because no f64 is too small for the square of an f32.

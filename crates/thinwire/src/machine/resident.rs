@@ -9,9 +9,13 @@ use super::sum::{Coded, Feedback, Refused, Sum};
 use super::{Floats, Gradient, Groups, Pass, Source, Step, Vector};
 use crate::codec::{CodecName, Precision};
 use crate::error::{Error, Result};
+use crate::kernel::reduce;
 use crate::state::{Entry, Field};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Parameters that are looked at together.
+const PIECE: usize = 1 << 20;
 
 /// A device, and what the engine remembers of it. [`Machine`](super::Machine) says what each method does.
 pub struct Resident {
@@ -113,7 +117,7 @@ impl Resident {
         self.closed()?.take_back(coder(coded), payload)
     }
 
-    pub fn is_finite(&mut self, _: Gradient<'_>) -> Result<bool> {
+    pub fn is_within(&mut self, _: Gradient<'_>) -> Result<bool> {
         Ok(self.closed()?.number(Number::NotFinite)? == 0.0)
     }
 
@@ -123,6 +127,24 @@ impl Resident {
 
     pub fn norm_of_kept(&mut self) -> Result<f64> {
         Ok(self.closed()?.number(Number::KeptSquared)?.sqrt())
+    }
+
+    pub fn shorten(&mut self, _: Gradient<'_>, factor: f32) -> Result<Option<Vec<f32>>> {
+        self.closed()?.shorten(factor).map(|()| None)
+    }
+
+    /// They are copied piece by piece.
+    pub fn are_finite(&mut self, _: Range<usize>, _: &[f32]) -> Result<bool> {
+        let (len, mut piece) = (self.len(), vec![0.0; PIECE.min(self.len())]);
+        for from in (0..len).step_by(PIECE) {
+            let range = from..(from + PIECE).min(len);
+            let values = &mut piece[..range.len()];
+            self.device.read(Which::Params, range, values)?;
+            if !reduce::all_finite(values) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub fn sum_of(&mut self, vector: Vector) -> Result<f64> {

@@ -1,6 +1,6 @@
 //! Messages that are added up in one pass over memory, and coded again: those of a host's workers, or those of all hosts.
 
-use super::tiles::{Cut, Span, Threads, Vectors};
+use super::tiles::{Cut, Span, TILE, Threads, Vectors};
 use crate::codec::{Codec, CodecName, Fault, ResidualSlice, TOGETHER, encoded_len};
 use crate::error::Error;
 use std::ops::Range;
@@ -17,6 +17,16 @@ pub struct Coded<'a> {
 }
 
 impl Coded<'_> {
+    /// Values in as many whole blocks as fit a tile.
+    pub(super) fn tile(self) -> usize {
+        TILE / self.block * self.block
+    }
+
+    /// The bytes of so many values.
+    pub(super) fn len_of(self, values: usize) -> usize {
+        encoded_len(self.codec, self.block, values)
+    }
+
     pub(super) fn cut(self) -> Cut {
         Cut { block: self.block, encoded: self.codec.encoded_len(self.block) }
     }

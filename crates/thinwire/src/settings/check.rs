@@ -66,6 +66,8 @@ impl Settings {
         if let Some(clip) = self.clip {
             require(above_zero(clip), "clip", clip, "a number above 0, such as 1.0, or nothing for no limit")?;
         }
+        let factor = self.outlier_factor;
+        require(factor.is_finite() && factor > 1.0, "outlier_factor", factor, "a number above 1, such as 100.0")?;
         require((1..=MAX_BLOCK).contains(&self.block), "block", self.block, "1 to 4096 values, such as 512")?;
         require((1..=1024).contains(&self.threads), "threads", self.threads, "1 to 1024")?;
         require(self.bucket > 0, "bucket", self.bucket, "a number of bytes, at least 1")?;

@@ -8,7 +8,7 @@ mod check;
 mod parse;
 
 use crate::codec::{CodecName, Precision};
-use crate::config::{Config, Hierarchy, Name, NonFinite};
+use crate::config::{Config, Hierarchy, Name, NonFinite, Outlier};
 use crate::error::Result;
 use crate::exchange::layout::Topology;
 use crate::machine::Group;
@@ -38,6 +38,10 @@ pub struct Settings {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) host_codec: CodecName,
     pub(crate) non_finite: NonFinite,
+    /// What is done with outliers.
+    pub outlier: Outlier,
+    /// An outlier is more than so many times as long as the median.
+    pub outlier_factor: f64,
     pub(crate) threads: usize,
     pub(crate) bucket: usize,
     pub(crate) learning_rate: Option<LearningRate>,
@@ -88,6 +92,8 @@ impl Config {
             hierarchy: asked.hierarchy.unwrap_or_default(),
             host_codec: asked.host_codec.unwrap_or(CodecName::F32),
             non_finite: asked.non_finite.unwrap_or_default(),
+            outlier: asked.outlier.unwrap_or_default(),
+            outlier_factor: asked.outlier_factor.unwrap_or(100.0),
             threads: asked.threads.unwrap_or(1),
             bucket: asked.bucket.unwrap_or(4 << 20),
             learning_rate: asked.learning_rate,
@@ -121,6 +127,8 @@ impl Settings {
             hierarchy: Some(self.hierarchy),
             host_codec: Some(self.host_codec),
             non_finite: Some(self.non_finite),
+            outlier: Some(self.outlier),
+            outlier_factor: Some(self.outlier_factor),
             own: self.algorithm.options(),
             threads: Some(self.threads),
             bucket: Some(self.bucket),

@@ -28,6 +28,22 @@ pub struct Traffic {
     pub jumps: u64,
     /// The first of them.
     pub first_jump: Option<Jump>,
+    /// Steps at which this worker's gradient was far longer than those before it, and was clipped or left out.
+    pub outliers: u64,
+    /// The first of them.
+    pub first_outlier: Option<OutlierStep>,
+}
+
+/// A gradient that was far longer than those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct OutlierStep {
+    /// At which step.
+    pub step: u64,
+    /// Its norm.
+    pub norm: f64,
+    /// The longest that it might have been.
+    pub limit: f64,
 }
 
 /// A step that moved a parameter too far.

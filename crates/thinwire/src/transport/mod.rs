@@ -11,7 +11,7 @@ mod shards;
 mod solo;
 pub mod threads;
 
-pub use metered::{Jump, Metered, Rounds, Seconds, Traffic};
+pub use metered::{Jump, Metered, OutlierStep, Rounds, Seconds, Traffic};
 pub use shards::{Sharded, Shards};
 pub use solo::Solo;
 

@@ -16,7 +16,7 @@ const OWN: [&str; 1] = ["threads"];
 
 /// Words that may differ from one session to the next: no number of a healthy run depends on them. Of `hierarchy` it is the
 /// hosts that count, and those may change like the number of workers.
-const INDIFFERENT: [&str; 4] = ["threads", "bucket", "non_finite", "hierarchy"];
+const INDIFFERENT: [&str; 6] = ["threads", "bucket", "non_finite", "outlier", "outlier_factor", "hierarchy"];
 
 impl Worker {
     /// Tells the others the configuration and the hosts, hears theirs, and refuses to go on if they differ.

@@ -12,6 +12,8 @@ use crate::exchange::Exchange;
 use crate::exchange::header::Operation;
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::Topology;
+use crate::guard::Norms;
+use crate::kernel::reduce;
 use crate::kernel::update::Scalars;
 use crate::machine::{Device, Groups};
 use crate::optim::{Averages, Optimizer};
@@ -39,12 +41,17 @@ pub struct Worker {
     /// An error leaves the workers in different places; only a checkpoint brings them back together.
     stopped: bool,
     regrouped: bool,
+    /// Of the gradients seen last.
+    norms: Norms,
+    /// Whether all parameters were finite when it joined.
+    starts_finite: bool,
 }
 
 impl Worker {
     /// Joins `group` to train `params`, which must be the same on all workers.
     pub fn new(config: &Config, params: &[f32], group: Box<dyn Collective>) -> Result<Worker> {
         let mut worker = Worker::unmet(config, params.len(), None, group)?;
+        worker.starts_finite = worker.exchange.machine.are_finite(0..params.len(), params)?;
         worker.guarded(|worker| worker.agree_on_params(0..params.len(), params))?;
         worker.guarded(Worker::meet)?;
         Ok(worker)
@@ -57,7 +64,10 @@ impl Worker {
     pub fn on_device(config: &Config, device: Box<dyn Device>, group: Box<dyn Collective>) -> Result<Worker> {
         let len = device.len();
         let mut worker = Worker::unmet(config, len, Some(device), group)?;
-        worker.guarded(|worker| worker.agree_on_params(0..len, &[]))?;
+        worker.guarded(|worker| {
+            worker.starts_finite = worker.exchange.machine.are_finite(0..len, &[])?;
+            worker.agree_on_params(0..len, &[])
+        })?;
         worker.guarded(Worker::meet)?;
         Ok(worker)
     }
@@ -100,6 +110,7 @@ impl Worker {
             return Err(Error::checkpoint(dir, problem));
         }
         self.exchange.machine.give_params(&loaded)?;
+        self.starts_finite = reduce::all_finite(&loaded);
         self.loaded(regrouped, &mut loaded)?;
         self.regrouped = regrouped;
         if regrouped {
@@ -147,6 +158,8 @@ impl Worker {
             settings,
             stopped: false,
             regrouped: false,
+            norms: Norms::default(),
+            starts_finite: true,
         })
     }
 

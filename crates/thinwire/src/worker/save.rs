@@ -5,6 +5,8 @@ use super::agree::words;
 use crate::checkpoint::{self, Manifest};
 use crate::error::{Error, Result};
 use crate::exchange::header::Operation;
+use crate::kernel::reduce;
+use crate::state::{Entry, Slot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -20,9 +22,12 @@ impl Worker {
         }
         let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
         let mut params = self.exchange.machine.copy_params(params)?;
+        let starts_finite = self.starts_finite;
         self.exchange.machine.close()?;
-        let written =
-            self.entries(&mut params).and_then(|entries| checkpoint::write(dir, step, rank, &hosts, &entries));
+        let written = self.entries(&mut params).and_then(|entries| {
+            check_finite(&entries, rank, step, starts_finite)?;
+            checkpoint::write(dir, step, rank, &hosts, &entries)
+        });
         self.exchange.machine.was_only_read();
         let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
@@ -53,4 +58,13 @@ impl Worker {
         };
         notes.iter().enumerate().map(read).collect()
     }
+}
+
+/// A state with infinite or NaN values replaces no checkpoint.
+fn check_finite(entries: &[Entry<'_>], worker: usize, step: u64, starts_finite: bool) -> Result<()> {
+    let bad = entries.iter().find(|entry| match &entry.slot {
+        Slot::Floats(values) => (starts_finite || entry.name != "params") && !reduce::all_finite(values),
+        _ => false,
+    });
+    bad.map_or(Ok(()), |entry| Err(Error::Diverged { worker, step, vector: entry.name }))
 }

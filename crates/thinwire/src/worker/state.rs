@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::error::{Error, Result};
+use crate::guard::Norms;
 use crate::machine::Step;
 use crate::state::{Entry, Field, Share};
 
@@ -17,6 +18,7 @@ impl Worker {
     pub fn state(&mut self) -> Result<Vec<Entry<'_>>> {
         let mut entries = self.exchange.state()?;
         entries.extend(self.optimizer.numbers());
+        entries.push(norms(&mut self.norms));
         Ok(entries)
     }
 
@@ -25,6 +27,7 @@ impl Worker {
         let mut entries = vec![Entry::word("step", &mut self.step)];
         entries.extend(self.exchange.state()?);
         entries.extend(self.optimizer.numbers());
+        entries.push(norms(&mut self.norms));
         Ok(entries)
     }
 
@@ -34,6 +37,7 @@ impl Worker {
         let mut fields = vec![Entry::word("step", &mut self.step).field()];
         fields.extend(self.exchange.fields());
         fields.extend(self.optimizer.numbers().iter().map(Entry::field));
+        fields.push(norms(&mut self.norms).field());
         fields
     }
 
@@ -121,4 +125,9 @@ impl Worker {
         let mut step = Step::idle(self.step, &self.groups, &self.rates, params);
         self.optimizer.loaded(regrouped, &mut step, &mut self.exchange.machine)
     }
+}
+
+/// The norms of a worker's own gradients, which another number of workers begins with as their mean.
+fn norms(norms: &mut Norms) -> Entry<'_> {
+    Entry::doubles("gradient_norms", Share::Mean, norms.values()).optional()
 }

@@ -2,10 +2,13 @@
 
 use super::Worker;
 use super::agree::window;
+use crate::config::Outlier;
 use crate::error::{Error, Result};
+use crate::kernel::reduce::LARGEST;
 use crate::machine::{Gradient, Pieces, Step};
 use crate::schedule::Round;
-use crate::transport::Jump;
+use crate::transport::{Jump, OutlierStep};
+use std::ops::Range;
 
 impl Worker {
     /// One step at learning rate `lr`, which must be the same on all workers. Returns what was averaged in it.
@@ -63,21 +66,47 @@ impl Worker {
     /// The rates of the groups are in place. `given` are those that the others could not know from `lr`.
     fn take_step(&mut self, params: &mut [f32], grad: Gradient<'_>, lr: f32, given: &[f32]) -> Result<Round> {
         // One pass over the gradient tells both, where both are asked for.
-        let norm = self.settings.clip.map(|_| self.exchange.machine.norm(grad)).transpose()?;
+        let norm = (self.settings.clip.is_some() || self.is_guarded()).then(|| self.exchange.machine.norm(grad));
+        let norm = norm.transpose()?;
         // With others it looks for itself all the same: a mistake of the caller's would be theirs too.
         let vouched = grad.is_vouched_for() && self.exchange.is_alone();
-        let contributes = match norm {
-            Some(norm) => norm.is_finite(),
-            None => vouched || self.exchange.machine.is_finite(grad)?,
-        };
+        let is_small = norm.is_some_and(|norm| norm <= f64::from(LARGEST)); // no value is larger than the norm
+        let contributes = is_small || vouched || self.exchange.machine.is_within(grad)?;
         let (contributes, norm) = self.agree_inside(contributes, norm, lr, given)?;
         if !contributes {
             if !self.settings.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
             }
             self.exchange.group.traffic.left_out += 1;
+            return self.take_part(params, grad, lr, given, false, norm);
         }
-        self.take_part(params, grad, lr, given, contributes, norm)
+        let Some((norm, limit)) = norm.and_then(|norm| Some((norm, self.outlier(norm)?))) else {
+            return self.take_part(params, grad, lr, given, true, norm);
+        };
+        if self.settings.outlier == Outlier::Skip {
+            return self.take_part(params, grad, lr, given, false, Some(norm));
+        }
+        let shorter = self.exchange.machine.shorten(grad, (limit / norm) as f32)?;
+        let grad = shorter.as_deref().map_or(grad, Gradient::Whole);
+        self.take_part(params, grad, lr, given, true, Some(limit))
+    }
+
+    /// Whether this worker judges its gradients: there are others whose run an outlier would ruin too.
+    fn is_guarded(&self) -> bool {
+        self.settings.outlier != Outlier::Off && !self.exchange.is_alone()
+    }
+
+    /// Remembers the norm of a gradient, and counts it if it is an outlier; the longest that it might have been then.
+    fn outlier(&mut self, norm: f64) -> Option<f64> {
+        if !self.is_guarded() {
+            return None;
+        }
+        let limit = self.norms.limit(self.settings.outlier_factor).filter(|limit| norm > *limit);
+        self.norms.note(norm); // its true norm: if the others are as long from now on, they are no outliers
+        let (traffic, step, limit) = (&mut self.exchange.group.traffic, self.step, limit?);
+        traffic.outliers += 1;
+        traffic.first_outlier.get_or_insert(OutlierStep { step, norm, limit });
+        Some(limit)
     }
 
     /// What the shards of a replica must agree on before a step: its number, its rates, whether all of the gradient is finite, its norm.
@@ -118,7 +147,12 @@ impl Worker {
             self.exchange.agree_on(bytemuck::cast_slice(given));
         }
         if self.optimizer.is_synced() {
-            self.agree_on_params(window(self.exchange.shape().values, self.step), params)?;
+            let window = window(self.exchange.shape().values, self.step);
+            self.agree_on_params(window.clone(), params)?;
+            // They are in the cache now. On a device they are not, and are looked at when a worker syncs or saves.
+            if !self.exchange.is_alone() && !self.exchange.machine.is_device() {
+                self.check_finite(window, params)?;
+            }
         }
         let mut step = Step {
             t: self.step,
@@ -146,6 +180,14 @@ impl Worker {
         Ok(round)
     }
 
+    /// Parameters that are not finite are an error, unless some were so from the start.
+    pub(super) fn check_finite(&mut self, range: Range<usize>, params: &[f32]) -> Result<()> {
+        match !self.starts_finite || self.exchange.machine.are_finite(range, params)? {
+            true => Ok(()),
+            false => Err(Error::Diverged { worker: self.rank(), step: self.step, vector: "params" }),
+        }
+    }
+
     /// Makes all replicas equal: before evaluation, before the parameters are exported, at the end of training.
     pub fn sync(&mut self, params: &mut [f32]) -> Result<()> {
         self.check_length("the parameters", params.len())?;
@@ -155,7 +197,8 @@ impl Worker {
             step.scalars = std::mem::take(&mut worker.scalars);
             let synced = worker.optimizer.sync(&mut step, &mut worker.exchange);
             worker.scalars = step.scalars;
-            synced
+            synced?;
+            worker.check_finite(0..worker.exchange.shape().values, params)
         })
     }
 }

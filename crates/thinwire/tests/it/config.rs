@@ -10,7 +10,7 @@ use thinwire::options::Group;
 use thinwire::options::Precision;
 use thinwire::options::Topology;
 use thinwire::options::{Freeze, Sync, Theta, Warmup};
-use thinwire::options::{Hierarchy, NonFinite};
+use thinwire::options::{Hierarchy, NonFinite, Outlier};
 use thinwire::{CodecName, Config, EfficientAdam, LearningRate, Name, OneBitAdam, Plan, Solo};
 use thinwire::{Worker, ZeroOneAdam, threads};
 
@@ -47,6 +47,8 @@ topology = 'central'
 hierarchy = 'hosts'
 host_codec = 'bf16'
 non_finite = 'skip'
+outlier = 'off'
+outlier_factor = 30.0
 threads = 2
 bucket = 1024
 learning_rate = {peak = 0.1, warmup = 3, decay = 'inverse-sqrt', steps = 50, floor = 0.25, drop_every = 4, drop_to = 0.5}
@@ -71,6 +73,8 @@ fn shared(config: Config) -> Config {
         hierarchy: Some(Hierarchy::Hosts),
         host_codec: Some(CodecName::Bf16),
         non_finite: Some(NonFinite::Skip),
+        outlier: Some(Outlier::Off),
+        outlier_factor: Some(30.0),
         threads: Some(2),
         bucket: Some(1024),
         learning_rate: Some(LearningRate {
@@ -195,6 +199,7 @@ fn defaults_are_written_out() {
     assert_eq!((shared.betas, shared.eps, shared.block), (Some((0.9, 0.999)), Some(1e-8), Some(512)));
     assert_eq!((shared.weight_decay, shared.bias_correction), (Some(0.01), Some(true)));
     assert_eq!((shared.topology, shared.non_finite), (Some(Topology::Sharded), Some(NonFinite::Error)));
+    assert_eq!((shared.outlier, shared.outlier_factor), (Some(Outlier::Clip), Some(100.0)));
     assert_eq!((shared.threads, shared.bucket), (Some(1), Some(4 << 20)));
     assert_eq!((shared.hierarchy, shared.host_codec), (Some(Hierarchy::Auto), Some(CodecName::F32)));
     for coded in ["one-bit-adam", "zero-one-adam", "efficient-adam"] {
@@ -287,6 +292,8 @@ fn a_value_that_is_misspelt_is_named_and_the_accepted_ones_listed() {
         ("name = 'adam'; topology = 'ring'", &["topology", "ring", "sharded", "central"]),
         ("name = 'adam'; hierarchy = 'racks'", &["hierarchy", "racks", "auto", "flat", "hosts"]),
         ("name = 'adam'; non_finite = 'ignore'", &["non_finite", "ignore", "error", "skip"]),
+        ("name = 'adam'; outlier = 'error'", &["outlier", "error", "clip", "skip", "off"]),
+        ("name = 'adam'; outlier_factor = 1.0", &["outlier_factor", "1.0", "above 1"]),
         ("name = 'one-bit-adam'; codec = 'sgn'", &["codec", "sgn", "sign", "uniform2 to uniform8", "topk0.01", "f32"]),
         ("name = 'one-bit-adam'; codec_up = 'uniform1'", &["codec_up", "uniform1", "uniform2 to uniform8"]),
         ("name = 'one-bit-adam'; codec_down = 'topk2'", &["codec_down", "topk2", "topk0.01"]),

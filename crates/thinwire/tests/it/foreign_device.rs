@@ -166,6 +166,33 @@ fn gradients_that_are_not_finite_are_left_out_alike() {
     }
 }
 
+#[test]
+fn outliers_are_clipped_and_left_out_alike() {
+    let spoil = |rank: usize, step: u64| match (rank as u64 + step) % 19 {
+        18 => |g: &mut [f32]| g.iter_mut().for_each(|g| *g *= 1e6),
+        _ => |_: &mut [f32]| {},
+    };
+    for ((case, config), rule) in cases().flat_map(|case| ["clip", "skip"].map(|rule| (case.clone(), rule))) {
+        let config = changed(&config, "outlier", json!(rule));
+        let on_host = |group: Thread| {
+            let (rank, mut replica) = (group.rank(), Replica::new(&config, LEN, group)?);
+            for step in 0..STEPS {
+                replica.step_with(spoil(rank, step))?;
+            }
+            assert!(replica.worker.traffic().outliers > 0, "{case}");
+            Ok(replica.bits())
+        };
+        let on_device = |group: Thread| {
+            let (rank, mut resident) = (group.rank(), Resident::new(&config, group)?);
+            for step in 0..STEPS {
+                resident.step_with(spoil(rank, step))?;
+            }
+            resident.bits()
+        };
+        compare(&format!("{case}, {rule}"), &[0, 0], on_host, on_device);
+    }
+}
+
 /// Messages are the host's, so a group may have workers of both kinds.
 #[test]
 fn workers_on_devices_and_on_hosts_train_together() {

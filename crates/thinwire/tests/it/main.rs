@@ -19,6 +19,7 @@ mod non_finite;
 mod old_files;
 mod oracle;
 mod oracle_itself;
+mod outliers;
 mod pieces;
 mod pinned;
 mod problems_itself;

@@ -326,6 +326,12 @@ fn an_owner_refuses_what_is_not_of_its_round() {
     let owner = config.decide().unwrap().owner(37).unwrap();
     let expected = &message[..HEADER_LEN];
     owner.check(expected, &message, 0).unwrap();
+    let norm = owner.check(expected, &message, 0).unwrap().unwrap();
+    let half = owner.shortened(expected, &message, 0.5, 0).unwrap();
+    let shorter = owner.check(expected, &half, 0).unwrap().unwrap();
+    assert!(norm > 0.0 && (shorter / norm - 0.5).abs() < 1e-6, "{shorter} of {norm}");
+    let empty = owner.emptied(&message, 0).unwrap();
+    assert_eq!((empty.len(), owner.check(expected, &empty, 0).unwrap()), (HEADER_LEN, None));
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut other = message.clone();
         change(&mut other);

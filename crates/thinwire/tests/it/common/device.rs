@@ -389,10 +389,16 @@ impl Device for Foreign {
         Ok(())
     }
 
+    fn shorten(&mut self, factor: f32) -> Result<()> {
+        let mut memory = self.memory();
+        memory.vectors.get_mut("gradient").expect("it is there").iter_mut().for_each(|g| *g *= factor);
+        Ok(())
+    }
+
     fn number(&mut self, of: Number) -> Result<f64> {
         let memory = self.memory();
         Ok(match of {
-            Number::NotFinite => f64::from(u8::from(!memory.vectors["gradient"].iter().all(|g| g.is_finite()))),
+            Number::NotFinite => f64::from(u8::from(!reduce::all_within(&memory.vectors["gradient"]))),
             Number::GradientSquared => tiles(&memory.vectors["gradient"], reduce::sum_of_squares),
             Number::KeptSquared => tiles(&memory.vectors["kept"], reduce::sum_of_squares),
             Number::Sum(name) => tiles(&memory.vectors[name], reduce::sum),

@@ -3,7 +3,7 @@
 
 use crate::Input;
 use std::sync::LazyLock;
-use thinwire::inside::codec::{self, CodecName, Fault, ResidualSlice, Precision};
+use thinwire::inside::codec::{self, CodecName, Fault, Precision, ResidualSlice};
 use thinwire::inside::kernel::{Level, bf16, streaming, use_level};
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];

@@ -88,7 +88,7 @@ class DeviceFlat:
     @contextmanager
     def lent(self, params: Tensor) -> Iterator[Tensor]:
         """Where the engine works on these parameters instead: the device's vector itself, which keeps its own if they are refused."""
-        own = self.values.clone()
+        own = self.values.to("cpu", copy=True)  # a GPU may be full
         try:
             yield self.values.copy_(params)
         except BaseException:

@@ -29,6 +29,11 @@ NOWHERE = 0x7FFFFFFFFFFFFFFF
 SPARE = 16  # bytes after a payload: a kernel loads whole words
 
 
+def on(device: torch.device) -> Any:
+    """Kernels are launched on the current device, which need not be the one that the tensors are on."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 class Machine:
     """`length` parameters, and their gradient, on a device."""
 
@@ -232,8 +237,7 @@ class Machine:
     # ---- all that a device is asked for ------------------------------------------------------------
 
     def _here(self) -> Any:
-        """Kernels are launched on the current device."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        return on(self.device)
 
     def _wait(self) -> None:
         """Until all that was queued is done."""

@@ -202,14 +202,14 @@ def _groups(bench: Bench, count: int, groups: int) -> tuple[launch.Groups, list[
     return launch.Groups.of(rows, ends, bench.device), parts
 
 
-def source_twins(bench: Bench, source: str, codec: str, block: int, count: int, kind: str, groups: int) -> None:
+def source_twins(bench: Bench, source: str, codec: str, block: int, count: int, kind: str, groups: int, residual: str = "f32") -> None:
     """What is averaged, fused with encode."""
-    name = f"pack {source} as {codec} block {block} count {count} {kind} groups {groups}"
+    name = f"pack {source} as {codec} block {block} count {count} {kind} residual {residual} groups {groups}"
     host = state(count, kind, name)
     ours = {vector: bench.put(values) for vector, values in host.items()}
     device_groups, parts = _groups(bench, count, groups)
     e = make("ordinary" if kind == "nan" else kind, count, f"e {name}")
-    ours_e, engines_e = bench.residual(e, "f32")
+    ours_e, engines_e = bench.residual(e, residual)
     size = _bytes(codec, block, count)
     payload, bad, engines = bench.zeros(size + 16, torch.uint8), bench.zeros(1, torch.int32), numpy.zeros(size, numpy.uint8)
     launch.pack(source, ours, codec, block, ours_e, payload, bad, device_groups)
@@ -221,11 +221,11 @@ def source_twins(bench: Bench, source: str, codec: str, block: int, count: int, 
     else:
         for start, end, row in parts:
             engine.run(source, row, [host["g"][start:end], *(host[v][start:end] for v in launch.SOURCES[source]), z[start:end]])
-    fine = engine.encode(codec, block, z, engines_e, False, engines)
+    fine = engine.encode(codec, block, z, engines_e, residual == "bf16", engines)
     bench.true(f"{name}: refused", fine == (bad.item() == 0), f"expected refused = {not fine}, found {bool(bad.item())}")
     if fine and ours_e is not None and engines_e is not None:
         bench.same(f"{name}: payload", payload[:size], engines)
-        bench.same(f"{name}: residual", ours_e, engines_e)
+        bench.same(f"{name}: residual", ours_e.view(torch.uint8) if residual == "bf16" else ours_e, engines_e)
     for vector in ("m", "v", "u", "x"):
         bench.same(f"{name}: {vector}", ours[vector], host[vector])
 

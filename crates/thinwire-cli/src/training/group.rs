@@ -13,7 +13,7 @@ use crate::run_spec::RunSpec;
 use crate::screen::{Screen, say};
 use crate::tensorboard::Events;
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thinwire::{Collective, LearningRate, Traffic, Worker};
@@ -111,6 +111,7 @@ struct Note {
 /// What one worker tells of a step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
+    #[serde(deserialize_with = "or_nan")]
     loss: f64,
     bytes: f64,
     between_hosts: f64,
@@ -258,6 +259,25 @@ impl Group<'_> {
             self.warnings.push(format!(
                 "the gradient of worker {worker} at step {step} is an outlier: norm {norm:.3e}, expected at most {limit:.3e}"
             ));
+        }
+    }
+}
+
+/// A loss that is not finite is `null` in JSON.
+fn or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Told;
+
+    #[test]
+    fn a_loss_that_is_not_a_number_reaches_the_others() {
+        for loss in [1.5, f64::NAN, f64::INFINITY] {
+            let told = Told { loss, bytes: 1.0, between_hosts: 0.0, compute_cpu: 0.0 };
+            let heard: Told = serde_json::from_slice(&serde_json::to_vec(&told).unwrap()).unwrap();
+            assert_eq!(heard.loss.is_finite(), loss.is_finite());
         }
     }
 }

@@ -21,20 +21,23 @@ impl Worker {
             return Err(Error::Stopped); // what it holds is half a step, and must replace nothing
         }
         let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
-        let mut params = self.exchange.machine.copy_params(params)?;
         let starts_finite = self.starts_finite;
-        self.exchange.machine.close()?;
-        let written = self.entries(&mut params).and_then(|entries| {
+        // A device that fails here is told to the others with the rest.
+        let mut write = || {
+            let mut params = self.exchange.machine.copy_params(params)?;
+            self.exchange.machine.close()?;
+            let entries = self.entries(&mut params)?;
             check_finite(&entries, rank, step, starts_finite)?;
             checkpoint::write(dir, step, rank, &hosts, &entries)
-        });
+        };
+        let written = write();
         self.exchange.machine.was_only_read();
         let files = self.compare_notes(dir, written)?;
         let manifest = Manifest {
             format: checkpoint::FORMAT.to_owned(),
             version: checkpoint::VERSION,
             step,
-            parameters: params.len(),
+            parameters: self.exchange.shape().values,
             config: words(&self.config),
             files,
         };

@@ -70,8 +70,11 @@ impl Worker {
             return Err(Error::Stopped);
         }
         read(&mut self.whole_state()?)?;
-        self.loaded(false, params)?;
-        self.guarded(Worker::meet)
+        // From here on the old state is gone: whoever fails tells the others, and stops.
+        self.guarded(|worker| {
+            worker.loaded(false, params)?;
+            worker.meet()
+        })
     }
 
     /// What [`Worker::adopt`] reads: the steps taken and the optimizer's own state, without the residuals of error feedback.
@@ -93,11 +96,14 @@ impl Worker {
             return Err(Error::Stopped);
         }
         read(&mut self.state_of_one()?)?;
-        self.loaded(true, params)?;
-        self.exchange.start_anew()?;
-        self.agree_on_params(0..self.exchange.shape().values, params)?; // workers that adopted different ones find out
         self.regrouped = true;
-        self.guarded(Worker::meet)
+        self.norms = Norms::default(); // those of other gradients, perhaps of another size
+        self.guarded(|worker| {
+            worker.loaded(true, params)?;
+            worker.exchange.start_anew()?;
+            worker.agree_on_params(0..worker.exchange.shape().values, params)?; // workers that adopted different ones find out
+            worker.meet()
+        })
     }
 
     /// Goes on from what another number of workers had, put together by the caller: what was each worker's own
@@ -112,11 +118,13 @@ impl Worker {
             return Err(Error::Stopped);
         }
         read(&mut self.whole_state()?)?;
-        self.loaded(true, params)?;
-        self.exchange.regrouped()?;
-        self.agree_on_params(0..self.exchange.shape().values, params)?;
         self.regrouped = true;
-        self.guarded(Worker::meet)
+        self.guarded(|worker| {
+            worker.loaded(true, params)?;
+            worker.exchange.regrouped()?;
+            worker.agree_on_params(0..worker.exchange.shape().values, params)?;
+            worker.meet()
+        })
     }
 
     /// Has the optimizer make of a state that was just loaded what it can go on from.

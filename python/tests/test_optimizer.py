@@ -316,7 +316,7 @@ def test_helpers_of_checkpoints_take_no_step():
 def test_a_checkpoint_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.*: there is no such folder"):
         thinwire.AdamW(tiny_gpt().parameters(), resume=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no manifest.json"):
+    with pytest.raises(ValueError, match="expected manifest.json, found none"):
         thinwire.AdamW(tiny_gpt().parameters(), resume=tmp_path)
     with pytest.raises(TypeError, match="resume = 3: accepted"):
         thinwire.AdamW(tiny_gpt().parameters(), resume=3)

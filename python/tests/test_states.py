@@ -88,8 +88,8 @@ def kept(rank):
 
 
 def test_of_the_others_is_kept_what_differs_and_only_until_the_next_step():
-    own = ["values.down_residue", "values.up_residue"]
-    local = ["params", "values.down_residue", "values.m", "values.u", "values.up_residue"]
+    own = ["values.down_residue", "values.gradient_norms", "values.up_residue"]
+    local = ["params", "values.down_residue", "values.gradient_norms", "values.m", "values.u", "values.up_residue"]
     assert ranks.run(2, kept) == [[{"rank-1-of-2": own}, {}, {"rank-1-of-2": local}, {}], [{}] * 4]
 
 

@@ -159,19 +159,24 @@ def refuses():
 
 def ranks():
     """Three optimizers on two ranks, one on the device and one on the host, beside both on the host."""
-    processes.spawn(_rank, args=(2, _pairs), nprocs=2)
+    on_gloo(2, _pairs)
 
 
 def sharded():
     """FSDP2 inside, Thinwire across: two replicas of two shards, one replica on devices, beside all on hosts."""
-    processes.spawn(_rank, args=(4, _shards), nprocs=4)
+    on_gloo(4, _shards)
 
 
-def _rank(rank, size, work):
+def on_gloo(size, work):
+    """`work(rank)` on as many processes, which meet by a file: no port to be lost to somebody else."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes.spawn(_rank, args=(size, work, f"file://{folder}/meeting"), nprocs=size)
+
+
+def _rank(rank, size, work, meeting):
     torch.set_num_threads(1)
     numpy.seterr(all="ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ["DEVICE_PORT"])
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
     work(rank)
     dist.barrier()
     dist.destroy_process_group()
@@ -223,17 +228,8 @@ def _shards(rank):
     same(*ends, f"sharded, rank {rank}")
 
 
-def free_port():
-    import socket
-
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return asked.getsockname()[1]
-
-
 if __name__ == "__main__":
     numpy.seterr(all="ignore")  # the interpreter computes what a `where` then leaves out
-    os.environ["DEVICE_PORT"] = str(free_port())
     for name in sys.argv[1:]:
         globals()[name]()
         print(f"{name} is equal", flush=True)

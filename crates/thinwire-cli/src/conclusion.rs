@@ -43,7 +43,7 @@ pub fn of_group(job: &Job, summary: &Summary, params: &[f32], dir: &Path, page: 
     Ok(())
 }
 
-/// Of one worker of a server: of its own steps. Not planned, for nobody knows before who comes and goes.
+/// Of one worker of a server, over its own steps. Its bytes are not planned: who comes and goes is not known before.
 #[cfg(feature = "server")]
 pub fn of_member(job: &Job, summary: &Summary, params: &[f32], dir: &Path, page: &Path) {
     learned(job, summary, params);

@@ -76,7 +76,7 @@ impl Served {
     }
 }
 
-const CONFIGURATIONS: [&str; 8] = [
+const CONFIGURATIONS: [&str; 10] = [
     "name = \"adam\"",
     "name = \"one-bit-adam\"\nwarmup = 10",
     "name = \"zero-one-adam\"",
@@ -85,6 +85,8 @@ const CONFIGURATIONS: [&str; 8] = [
     "name = \"efficient-adam\"\ncodec_up = \"topk0.2\"\ncodec_down = \"uniform3\"",
     "name = \"efficient-adam\"\ncodec = \"f32\"",
     "name = \"efficient-adam\"\ncodec_up = \"f16\"\ncodec_down = \"bf16\"",
+    "name = \"lion\"\ncodec_down = \"bf16\"",
+    "name = \"birder\"",
 ];
 
 /// A message: as it should be but for its payload, with a few other bytes, of nobody, or of no structure.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use thinwire_fuzz::state;
 
-const CONFIGURATIONS: [&str; 8] = [
+const CONFIGURATIONS: [&str; 10] = [
     "\0name = \"adam\"\nbetas = [0.9, 0.999]\neps = 1e-8\nweight_decay = 0.01\nbias_correction = true\nclip = 1.0\n",
     "\0name = \"one-bit-adam\"\nwarmup = 2\ncodec = \"sign\"\nresidual = \"bf16\"\nblock = 512\ntopology = \"central\"\n",
     "\0name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 3\nvariance_gap = 2\nthreads = 2\nbucket = 4096\n",
@@ -13,6 +13,8 @@ const CONFIGURATIONS: [&str; 8] = [
     "\0name = \"adam\"\n[[groups]]\nlength = 30\nlr_scale = 0.5\nweight_decay = 0.0\n[[groups]]\nlength = 7\n",
     "\x01{\"name\": \"zero-one-adam\", \"learning_rate\": {\"peak\": 0.1, \"decay\": \"step\", \"drop_every\": 5, \"drop_to\": 0.5}}",
     "\x01{\"name\": \"efficient-adam\", \"codec\": \"uniform4\", \"residue\": \"f32\"}",
+    "\0name = \"lion\"\npreset = \"lion-cub\"\nmomentum_every = 5\n",
+    "\0name = \"birder\"\nbeta = 0.9\nseed = 3\ncodec_down = \"bf16\"\n",
 ];
 
 const TABLES: [&str; 4] = [

@@ -12,6 +12,7 @@ mod error;
 mod group;
 mod mean;
 mod plan;
+mod question;
 mod state;
 mod twins;
 mod wire;
@@ -31,6 +32,8 @@ mod _thinwire {
     use crate::mean::Mean;
     #[pymodule_export]
     use crate::plan::plan;
+    #[pymodule_export]
+    use crate::question::answer;
     #[pymodule_export]
     use crate::worker::Worker;
 

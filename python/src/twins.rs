@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use thinwire::CodecName;
 use thinwire::inside::codec::{self, Codec, ResidualSlice, TOGETHER};
 use thinwire::inside::kernel::reduce;
-use thinwire::inside::kernel::update::{self, Scalars, Since};
+use thinwire::inside::kernel::update::{self, OuterStep, Scalars, Sent, Since};
 
 fn codec_of(name: &str) -> PyResult<Box<dyn Codec>> {
     let name = name.parse::<CodecName>().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -120,6 +120,7 @@ fn scalars(k: [f32; 14]) -> Scalars {
         beta2: (b2, c2),
         rate,
         decay,
+        weight_decay: 0.0, // no pass here has it inside of its step
         correction,
         eps,
         shrink,
@@ -127,6 +128,8 @@ fn scalars(k: [f32; 14]) -> Scalars {
         jump,
         moves: moves > 0.0,
         since: Since { rates, decays },
+        sent: Sent::NOTHING,
+        outer: OuterStep::NOTHING,
     }
 }
 

@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use thinwire::inside::machine::Groups;
 use thinwire::inside::state::{Entry, Field, Kind, Share, Slot};
@@ -36,7 +37,8 @@ enum Stage {
 /// Parameters
 /// ----------
 /// name : str
-///     "adam", "one-bit-adam", "zero-one-adam" or "efficient-adam".
+///     "adam", "one-bit-adam", "zero-one-adam", "efficient-adam", "local-adam", "lion", "birder" or
+///     "one-bit-lamb".
 /// parameters : int or array
 ///     The parameters to start from, the same on all workers; or only how many, and the first step brings them.
 /// group : Group, optional
@@ -56,6 +58,8 @@ pub struct Worker {
     rank: usize,
     hosts: Vec<usize>,
     failure: Failure,
+    /// What its first step counts for.
+    first_weight: AtomicU32,
     /// Where parameters, gradient and state are, if not in the host's memory.
     device: Option<Py<PyAny>>,
 }
@@ -96,6 +100,7 @@ impl Worker {
             rank: group.rank(),
             hosts: group.hosts.clone(),
             failure: group.failure.clone(),
+            first_weight: AtomicU32::new(1),
             device,
         };
         if let Some(start) = start {
@@ -180,6 +185,31 @@ impl Worker {
         self.with(py, None, |worker| worker.sync(slice_mut(&mut params)))
     }
 
+    /// Writes the model that all workers have in common to `params`, if the optimizer keeps one beside the parameters: local Adam, between
+    /// two syncs. Says whether it did.
+    fn _anchor(&self, py: Python<'_>, params: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let mut params = writeable::<f32>(params, "params")?;
+        self.check_length("params", &params)?;
+        let anchor = self.with(py, None, |worker| worker.anchor())?;
+        if let Some(anchor) = &anchor {
+            params.slice_mut().copy_from_slice(anchor);
+        }
+        Ok(anchor.is_some())
+    }
+
+    /// From now on a step counts for so much in every mean, such as its number of examples or tokens; 1 at first. With weighted=True.
+    fn set_weight(&self, py: Python<'_>, weight: u32) -> PyResult<()> {
+        if weight != 1 && self.config.weighted != Some(true) {
+            let problem = "expected 1, or weighted = true in the options of all workers";
+            return Err(PyValueError::new_err(format!("invalid weight = {weight}: {problem}")));
+        }
+        if matches!(*self.lock()?, Stage::Waiting(_)) {
+            self.first_weight.store(weight, Ordering::Relaxed); // until it has met the others
+            return Ok(());
+        }
+        self.with(py, None, |worker| worker.set_weight(weight))
+    }
+
     /// Saves a checkpoint to a folder that all workers can read; all workers at the same step.
     fn save(&self, py: Python<'_>, dir: PathBuf, params: &Bound<'_, PyAny>) -> PyResult<()> {
         let params = match self.device {
@@ -205,7 +235,9 @@ impl Worker {
             Some(device) => thinwire::Worker::resume_on_device(&self.config, &dir, Box::new(device), group),
             None => thinwire::Worker::resume(&self.config, &dir, slice, group),
         });
-        *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
+        let mut worker = worker.map_err(|error| self.explain(error))?;
+        worker.set_weight(self.first_weight.load(Ordering::Relaxed)).map_err(error::to_python)?;
+        *stage = Stage::Met(Box::new(worker));
         Ok(())
     }
 
@@ -234,6 +266,13 @@ impl Worker {
             };
             Ok(worker.fields().into_iter().map(described).collect())
         })
+    }
+
+    /// Whether workers have parameters of their own between two rounds, whose mean another number of workers goes on from.
+    #[getter]
+    fn _has_own_params(&self) -> PyResult<bool> {
+        let settings = self.config.decide().map_err(error::to_python)?;
+        Ok(settings.algorithm.params_share() == Share::Mean)
     }
 
     /// Goes on from the state in `from`, put together from those of another number of workers, and the `params` they had in common, which
@@ -535,7 +574,9 @@ impl Worker {
             Some(device) => thinwire::Worker::on_device(&self.config, Box::new(device), group),
             None => thinwire::Worker::new(&self.config, start, group),
         });
-        *stage = Stage::Met(Box::new(worker.map_err(|error| self.explain(error))?));
+        let mut worker = worker.map_err(|error| self.explain(error))?;
+        worker.set_weight(self.first_weight.load(Ordering::Relaxed)).map_err(error::to_python)?;
+        *stage = Stage::Met(Box::new(worker));
         Ok(())
     }
 

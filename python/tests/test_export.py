@@ -1,31 +1,19 @@
 """What `thinwire export` writes computes the same logits in PyTorch as the command does."""
 
 import json
-import os
-import pathlib
-import shutil
-import subprocess
 
 import pytest
+from command import need, thinwire
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 PROMPT = "To be, or not"
-BUILT = pathlib.Path(__file__).parents[2] / "target" / "debug" / "thinwire"
-COMMAND = os.environ.get("THINWIRE_COMMAND") or (str(BUILT) if BUILT.exists() else shutil.which("thinwire"))
-
-
-def thinwire(*arguments):
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    if COMMAND is None:
-        pytest.skip("THINWIRE_COMMAND names no command `thinwire` (cargo build -p thinwire-cli)")
+    need()
     folder = tmp_path_factory.mktemp("export") / "run"
     sizes = "--layers 2 --dim 32 --heads 4 --context 16 --batch 2 --eval-examples 8".split()
     thinwire("train", *sizes, "--steps", 60, "--workers", 2, "--out", folder, "--quiet")

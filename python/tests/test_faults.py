@@ -14,7 +14,7 @@ import torch.distributed as dist
 from models import bits, tiny_gpt
 
 import thinwire
-from thinwire import _store, optim
+from thinwire import _compressed, _store
 
 
 def step_of(model, optimizer, step=0):
@@ -134,7 +134,7 @@ def test_who_does_not_come_to_the_first_meeting_is_named(n, culprits, who):
 
 
 def refuses_and_is_gone(rank):
-    optim.TELLING = 0.5
+    _compressed.TELLING = 0.5
     if rank == 1:
         time.sleep(3)
     began = time.monotonic()

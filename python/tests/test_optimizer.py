@@ -16,7 +16,15 @@ from torch.optim import lr_scheduler
 
 import thinwire
 
-ALL = [thinwire.AdamW, thinwire.OneBitAdam, thinwire.ZeroOneAdam, thinwire.EfficientAdam]
+ALL = [
+    thinwire.AdamW,
+    thinwire.OneBitAdam,
+    thinwire.ZeroOneAdam,
+    thinwire.EfficientAdam,
+    thinwire.LocalAdam,
+    thinwire.Lion,
+    thinwire.Birder,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,16 @@ from models import tiny_gpt
 import thinwire
 from thinwire import _options, _thinwire, _words
 
-NAMES = {"AdamW": "adam", "OneBitAdam": "one-bit-adam", "ZeroOneAdam": "zero-one-adam", "EfficientAdam": "efficient-adam"}
+NAMES = {
+    "AdamW": "adam",
+    "OneBitAdam": "one-bit-adam",
+    "ZeroOneAdam": "zero-one-adam",
+    "EfficientAdam": "efficient-adam",
+    "LocalAdam": "local-adam",
+    "Lion": "lion",
+    "Birder": "birder",
+    "OneBitLamb": "one-bit-lamb",
+}
 SAID_OTHERWISE = {"betas", "eps", "weight_decay", "name", "groups"}  # arguments of their own, or PyTorch's parameter groups
 VALUES = [1, 1.0, "f32", "sign", "paper", "auto", "flat", "sharded", "skip", "never", "every", "constant", True, [0], {"peak": 1.0}]
 
@@ -52,8 +61,22 @@ def test_the_workers_keywords_are_the_engines():
     assert keys(_options.Schedule) == set(re.findall("`([^`]+)`", str(error.value))) - {"nonsense"}
 
 
+PRESETS = {
+    "lean": "zero-one-adam",
+    "loco": "adam",
+    "fedavg": "local-adam",
+    "slowmo": "local-adam",
+    "diloco": "local-adam",
+    "dsm": "local-adam",
+    "co2": "local-adam",
+    "distributed-lion": "lion",
+    "lion-cub": "lion",
+}
+
 CHOICES = {
     "preset": "zero-one-adam",
+    "outer": "local-adam",
+    "variance": "zero-one-adam",
     "topology": "adam",
     "hierarchy": "adam",
     "host_codec": "adam",
@@ -72,7 +95,8 @@ def test_the_typed_choices_are_accepted(word):
     """A choice that the engine does not know would be completed by an editor, and refused."""
     hints = typing.get_type_hints(_options.WorkerOptions)
     for choice in typing.get_args(hints[word]):
-        words = {"name": CHOICES[word], word: choice, "learning_rate": {"peak": 1.0}}
+        name = PRESETS.get(choice, CHOICES[word]) if word == "preset" else CHOICES[word]
+        words = {"name": name, word: choice, "learning_rate": {"peak": 1.0}}
         words |= {"sync_steps": [0]} if choice == "custom" else {}
         assert refusal(words) == ""
 
@@ -104,7 +128,7 @@ import numpy, pydoc, thinwire
 text = pydoc.plain(pydoc.render_doc(thinwire))
 assert "one line changes" in text and "class ZeroOneAdam" in text and "class Worker" in text, text
 assert "pip install torch" in pydoc.plain(pydoc.render_doc(thinwire.ZeroOneAdam))
-for name in ("AdamW", "OneBitAdam", "ZeroOneAdam", "EfficientAdam"):
+for name in ("AdamW", "OneBitAdam", "ZeroOneAdam", "EfficientAdam", "LocalAdam", "Lion", "Birder", "OneBitLamb"):
     try:
         getattr(thinwire, name)([], lr=1e-3)
     except ImportError as error:

@@ -27,9 +27,11 @@ WORDS = {
     "OneBitAdam": {"warmup": 5},
     "ZeroOneAdam": {"sync_every": 4, "variance_gap": 8},
     "EfficientAdam": {},
+    "LocalAdam": {"sync_every": 4},
+    "Lion": {},
+    "Birder": {"seed": 3},
 }
 REPLAY = os.environ.get("THINWIRE_REPLAY")  # crates/thinwire/examples/replay.rs, built with the feature mpi
-NAMES = {"AdamW": "adam", "OneBitAdam": "one-bit-adam", "ZeroOneAdam": "zero-one-adam", "EfficientAdam": "efficient-adam"}
 
 
 def build(kind, params, **words):
@@ -74,7 +76,7 @@ def fed(rank, kind, d, count):
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_the_same_bits_as_threads(kind, n):
     def work(end):
-        params, worker = train(end, NAMES[kind], d=5000, steps=14, weight_decay=0.01, **WORDS[kind])
+        params, worker = train(end, getattr(thinwire, kind)._name, d=5000, steps=14, weight_decay=0.01, **WORDS[kind])
         return params, worker.traffic()
 
     for (ours, sent), (theirs, expected) in zip(ranks.run(n, fed, kind, 5000, 14), together(n, work), strict=True):

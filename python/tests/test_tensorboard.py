@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_export import COMMAND, thinwire
+from command import need, thinwire
 
 reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -22,8 +22,7 @@ def metrics(run, kind):
 
 @pytest.fixture
 def run(tmp_path):
-    if COMMAND is None:
-        pytest.skip("THINWIRE_COMMAND names no command `thinwire` (cargo build -p thinwire-cli)")
+    need()
     thinwire("train", *SIZES, "--steps", 20, "--eval-every", 5, "--workers", 2, "--out", tmp_path / "run", "--tensorboard", "--quiet")
     return tmp_path / "run"
 
@@ -54,8 +53,7 @@ def test_a_resumed_run_replaces_what_a_killed_one_wrote(run, tmp_path):
 
 
 def test_a_comparison_has_a_folder_for_each_optimizer(tmp_path):
-    if COMMAND is None:
-        pytest.skip("THINWIRE_COMMAND names no command `thinwire` (cargo build -p thinwire-cli)")
+    need()
     all_runs, events = tmp_path / "all", tmp_path / "events"
     names = ["adam", "zero-one-adam"]
     thinwire(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import _torch_private as private
 from ._hooks import leave_with
 from ._listing import REMEDY_LATER, sharded_by
 from ._mirror import Mirror, cut, dense
@@ -127,7 +128,7 @@ class Flat:
         for param, copy, seen in zip(self.params, self._copies, self._seen, strict=True):
             grad, address = param.grad, None
             if seen is not None and scale == 1.0 and seen[0]() is grad and grad is not None:
-                address = seen[1] if seen[1] == grad.data_ptr() and seen[2] == grad._version else None
+                address = seen[1] if seen[1] == grad.data_ptr() and seen[2] == private.version(grad) else None
             if address is None and not (grad is None and copy is None):
                 grad, address = self._readable(param, copy, scale)
                 finite = False
@@ -197,7 +198,8 @@ class _Look:
         if flat is None or grad is None:
             return
         address = flat._address(grad)
-        seen = (weakref.ref(grad), address, grad._version) if address else None  # the version of before the look
+        # Taken before the look: whoever writes during it makes the version another one.
+        seen = (weakref.ref(grad), address, private.version(grad)) if address else None
         flat._seen[self._index] = seen if _all_finite(address, grad.numel()) else None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .optim import _Compressed
+    from ._compressed import _Compressed
 
 _LIGHTNING = "give the Trainer a thinwire.lightning.ThinwireCallback() (callbacks=[...])"
 
@@ -48,7 +48,7 @@ def loading() -> str | None:
 
 def unwrapped(optimizer: Any) -> _Compressed:
     """The optimizer of ours inside what a framework has put around it."""
-    from .optim import _Compressed
+    from ._compressed import _Compressed
 
     inside = optimizer
     while not isinstance(inside, _Compressed):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from . import _torch_private as private
 from ._sharded import local
 
 BUCKET = 1 << 24  # bytes of float32 in a bucket, if no single parameter has more
@@ -54,7 +55,7 @@ class Mirror:
                     part.zero_()
             pairs = [(part, dense(grad)) for part, grad in filled if grad is not None]
             if pairs:
-                torch._foreach_copy_([part for part, _ in pairs], [grad for _, grad in pairs])
+                private.copy_all([part for part, _ in pairs], [grad for _, grad in pairs])
             self._to_host(bucket, self._grads)
         self._wait()
 
@@ -62,7 +63,7 @@ class Mirror:
         """The master's values to the parameters."""
         for bucket in self.buckets:
             there = self._to_device(bucket, self._values)
-            torch._foreach_copy_([local(param) for param in bucket.params], cut(there, bucket.params))
+            private.copy_all([local(param) for param in bucket.params], cut(there, bucket.params))
         self._wait()  # the vector may be written to again
 
     def take_params(self) -> None:

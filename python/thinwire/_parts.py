@@ -1,9 +1,9 @@
 """An optimizer's state cut by parameter, as ``torch.distributed.checkpoint`` keeps it: any number of ranks, and any sharding, can load it.
 
 - A vector that all workers have alike (m, v) becomes a tensor for each parameter; a DTensor placed as the parameter is, if it is sharded.
-- A vector that each worker has for itself (the residual e, local progress u, between two syncs of 0/1 Adam m and the parameters too)
-  becomes a :class:`Rows`: a matrix with a row for each
-  worker, of which this rank holds its columns of its row.
+- A vector that each worker has for itself becomes a :class:`Rows`: a matrix with a row for each worker, of which this rank holds its
+  columns of its row. So are the residual e, local progress u, the moments of Efficient-Adam, local Adam and Lion, between two syncs of
+  0/1 Adam m, and the parameters where local steps move them.
 - What is cut among the workers (the owners' residual E) becomes a :class:`Range`: a vector of which this rank holds a part.
 - Numbers are kept with the first parameter, under ``"thinwire"``.
 
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _torch_private as private
 from ._sharded import Sharding, local, starts
 
 NUMBERS = "thinwire"  # the key of the numbers, in the state of the first parameter; and of the configuration, in the first group
@@ -29,6 +30,7 @@ MOST = 256  # workers whose rows fewer workers find
 OURS = ("workers", "hosts")
 MOVES = "m"  # what moves at local steps, and is alike only after a sync
 OWN_M = "own_m"
+FEEDBACK = {"up_residue": "feedback_up", "down_residue": "feedback_down"}  # what there is only where a loss is remembered
 UNSAVED = ("digest", "gradient_norms")  # numbers that are not kept: one is made anew, the others are each rank's own and come again
 
 
@@ -72,8 +74,8 @@ class _Piece(torch.Tensor):
         return self._values()
 
     def _values(self) -> Tensor:
-        with torch._C.DisableTorchFunctionSubclass():
-            return torch.Tensor._make_subclass(torch.Tensor, self)
+        with private.without_subclasses():
+            return private.as_plain(self)
 
     # What PyTorch does to the tensors of a state on their way to a checkpoint leaves a piece as it is: it is a copy of the state.
 
@@ -121,7 +123,7 @@ class Rows(_Piece):
     def _part(self, offset: tuple[int, ...]) -> Tensor:
         if offset == self._offset:
             return self._values()
-        return self._others.setdefault(offset[0], torch.zeros(self.numel()))
+        return self._others.setdefault(offset[0], torch.zeros(self.numel(), dtype=self.dtype))
 
     def row(self, start: int) -> Tensor:
         """This worker's own."""
@@ -132,7 +134,7 @@ class Rows(_Piece):
         """This rank's share in the mean over the `saved` workers that were."""
         self._check(start)
         (worker, _), workers = self._offset, self._shape[0]
-        total = torch.zeros(self.numel())
+        total = torch.zeros(self.numel(), dtype=self.dtype)
         for row in range(worker, saved, workers):
             part = self._values() if row == worker else self._others.get(row)
             if part is None and self.numel():
@@ -155,20 +157,25 @@ class Parts:
         self._worker, self._params = worker, params
         self._starts = starts(params, sharding)
         self._lengths = [local(param).numel() for param in params]
-        coarse = "codec_up" in worker.config
+        remembers = {name: worker.config.get(way, 0.0) > 0.0 for name, way in FEEDBACK.items()}
         layout = {name: (kind, count) for name, kind, count in worker._state_layout()}
-        shares = [entry for entry in worker._state_shares() if coarse or not entry[0].endswith("_residue")]
+        shares = [entry for entry in worker._state_shares() if remembers.get(entry[0], True)]
         self._same = [name for name, how, _ in shares if how == "same" and layout[name][0] == "f4"]
         self._own = [name for name, how, _ in shares if how in ("own", "progress") and layout[name][0] == "f4"]
+        # Numbers that each worker has for itself, such as what its steps since the last round weigh.
+        self._own_numbers = [name for name, how, _ in shares if how == "own" and layout[name][0] == "f8" and name not in UNSAVED]
         self._cut = [(name, start, layout[name][1]) for name, how, start in shares if how == "cut"]
-        self._numbers = [name for name, how, _ in shares if layout[name][0] != "f4" and name not in UNSAVED]
-        self._is_local = any(how == "progress" for _, how, _ in shares)  # between two rounds workers have parameters of their own
+        self._numbers = [name for name, *_ in shares if layout[name][0] != "f4" and name not in (*UNSAVED, *self._own_numbers)]
+        self._moves = any(how == "progress" for _, how, _ in shares)  # m, at local steps, and only a sync makes it common
+        self._is_local = self._moves or worker._has_own_params  # between two rounds workers have parameters of their own
 
     def of(self, values: dict[str, Any], params: Tensor) -> list[dict[str, Any]]:
         """The state of each parameter: `values` are the engine's, `params` the flat vector."""
         own = {name: values[name] for name in self._own}
+        if self._moves:
+            own[OWN_M] = values[MOVES].clone()  # a checkpoint is loaded into these tensors: no two may share memory
         if self._is_local:
-            own |= {OWN_M: values[MOVES].clone(), PARAMS: params}  # a checkpoint is loaded into these tensors: no two may share memory
+            own[PARAMS] = params
         states: list[dict[str, Any]] = [{} for _ in self._params]
         at = 0
         for state, param, start, length in zip(states, self._params, self._starts, self._lengths, strict=True):
@@ -181,16 +188,19 @@ class Parts:
                 begin, end = max(at, first), max(min(at + length, first + count), max(at, first))
                 state[name] = Range(values[name][begin - first : end - first], start + min(begin - at, length), whole)
             at += length
+        for name in self._own_numbers:
+            number = torch.as_tensor(values[name])
+            states[0][name] = Rows(number, self._worker.rank, self._worker.size, 0, number.numel())
         states[0][NUMBERS] = {**{name: values[name] for name in self._numbers}, "workers": self._worker.size, "hosts": self._hosts()}
         return states
 
     def names(self) -> list[list[str]]:
         """The keys of the state of each parameter."""
         names = [*self._same, *self._rows(), *(name for name, *_ in self._cut)]
-        return [[*names, NUMBERS] if number == 0 else names for number in range(len(self._params))]
+        return [[*names, *self._own_numbers, NUMBERS] if number == 0 else names for number in range(len(self._params))]
 
     def _rows(self) -> list[str]:
-        return [*self._own, *([OWN_M, PARAMS] if self._is_local else [])]
+        return [*self._own, *([OWN_M] if self._moves else []), *([PARAMS] if self._is_local else [])]
 
     def is_regrouped(self, states: Sequence[dict[str, Any]]) -> bool:
         """Whether the states are of another number of workers, or of other hosts."""
@@ -217,11 +227,21 @@ class Parts:
             else:
                 vector = torch.cat([state[name].row(start) for state, start in zip(states, self._starts, strict=True)])
             values[name] = vector
+        for name in self._own_numbers:
+            if regrouped:
+                number = states[0][name].share(0, int(numbers["workers"]))
+                if wire is not None and number.numel():
+                    narrow = number.float()
+                    wire.mean(narrow)
+                    number = narrow.double() * self._worker.size
+            else:
+                number = states[0][name].row(0)
+            values[name] = number
         for name, _, _ in self._cut:
             values[name] = torch.cat([state[name]._values() for state in states])
         for name in ("up_residue", "down_residue"):
             values.setdefault(name, torch.zeros(0))
-        if self._is_local:
+        if self._moves:
             values[MOVES] = values.pop(OWN_M)
         values["digest"] = 0
         return values, values.pop(PARAMS, None)

@@ -98,11 +98,23 @@ def _check(place: Place, needs: tuple[list[str], list[str]], config: dict[str, A
             raise Missing(f"device {place.name}: {missing}") from None
     if lacking := [name for name in passes if name not in PASSES and name not in SOURCES]:
         raise Missing(f"device {place.name}: pass {lacking[0]!r} has no kernel ({GO_ON})")
+    if option := _without_kernel(config):
+        raise Missing(f"device {place.name}: {option} has no kernel ({GO_ON})")
     if len(config.get("groups", [])) > MOST_GROUPS:
         raise Missing(
             f"device {place.name}: parameter groups: expected 1 to {MOST_GROUPS}, found {len(config['groups'])} "
             f"(merge groups with equal options; or {GO_ON})"
         )
+
+
+def _without_kernel(config: dict[str, Any]) -> str:
+    """An option that only the host's loops know, if there is one."""
+    if config.get("residual") == "i8":
+        return 'residual = "i8"'
+    for way in ("feedback_up", "feedback_down"):
+        if config.get(way, 1.0) not in (0.0, 1.0):
+            return f"{way} = {config[way]}"
+    return "weighted = True" if config.get("weighted") else ""
 
 
 def _difference(place: Place, needs: tuple[list[str], list[str]], config: dict[str, Any]) -> str:

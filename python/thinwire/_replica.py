@@ -64,7 +64,8 @@ class Replica(Optimizer):
         """The mean of all ranks' parameters, for evaluation, and then this rank's own again.
 
         Unlike :meth:`sync` it leaves the training as it was, to the bit. Between two syncs of 0/1 Adam it averages the parameters,
-        32 bits each, which :meth:`traffic` does not count; otherwise they are equal already, and nothing is sent. All ranks together.
+        32 bits each, which :meth:`traffic` does not count. Local Adam keeps a model that all ranks have in common, its anchor: that takes
+        the parameters' place, and nothing is sent. Otherwise they are equal already. All ranks together.
 
         Inside, :meth:`save` and :meth:`state_dict` are of the training, that is of the rank's own parameters; ``model.state_dict()``
         has those of the consensus. With ``buffers=`` the buffers are equal on all ranks inside, and each rank's own again after it;
@@ -73,7 +74,7 @@ class Replica(Optimizer):
         """
         self._inside += 1
         try:
-            if self._inside > 1 or not self._wires():
+            if self._inside > 1 or not self._wires() and not self._worker._has_own_params:
                 yield
                 return
             with self._equal_parameters(), self._equal_buffers():
@@ -90,7 +91,8 @@ class Replica(Optimizer):
             self._flat.take_params()
             self._worker.gather(b"consensus")  # hears Ctrl-C, and names a rank that does not come
             mean = self._flat.values.to("cpu", copy=True)
-            if self._wire is not None:
+            # The model that all ranks have in common, where the optimizer keeps it.
+            if not self._worker._anchor(mean.numpy()) and self._wire is not None:
                 self._wire.mean(mean)
             self._own = self._flat.values.clone()
             self._flat.values.copy_(mean)

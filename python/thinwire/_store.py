@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import torch.distributed as dist
 
+from . import _torch_private as private
 from ._listing import Listing, digest, disagreement
 
 HOST = "THINWIRE_HOST"  # names this worker's host where the machine's name would not do
@@ -163,8 +164,8 @@ class Meeting:
 
 def _part(name: str) -> Any:
     """The part of the program's store under `name`, over a connection of its own."""
-    store = dist.distributed_c10d._get_default_store()
-    return dist.distributed_c10d.PrefixStore(f"thinwire/{name}", store.clone() if hasattr(store, "clone") else store)
+    store = private.default_store()
+    return private.prefix_store(f"thinwire/{name}", store.clone() if hasattr(store, "clone") else store)
 
 
 def tell(circle: Circle, problem: str, seconds: float) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import _torch_private as private
 from ._store import GLANCE, Board, Circle, Meeting
 
 STORE_GLANCE = 0.25  # seconds between two looks at the store
@@ -48,11 +49,10 @@ class Wire:
         self.hosts = [met.hosts.index(host) for host in met.hosts]
         self._name = met.name
         _left.pop(self._name, None)
-        # Made by hand: torch.distributed would keep a group of its own for the rest of the program, connections and all.
         began = time.monotonic()
         try:
-            store = dist.distributed_c10d.PrefixStore("gloo", met.store)
-            self._gloo: Any = dist.ProcessGroupGloo(store, self.rank, self.size, timeout=timedelta(seconds=deadline))
+            store = private.prefix_store("gloo", met.store)
+            self._gloo = private.gloo_group(store, self.rank, self.size, timedelta(seconds=deadline))
         except RuntimeError as error:
             waited = time.monotonic() - began
             if waited < deadline:

@@ -17,8 +17,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ._compressed import _Compressed
 from ._frameworks import unwrapped
-from .optim import _Compressed
 
 __all__ = ["ThinwireCallback"]
 

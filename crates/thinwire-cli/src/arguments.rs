@@ -1,14 +1,15 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::defaults;
 use crate::export::Export;
 use crate::generate::Generate;
 use crate::inspect::Inspect;
 use crate::pages::{Completions, Man};
 use crate::plan::arguments::Plan;
-use crate::units::{bandwidth, number};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use thinwire_plan::units::{bandwidth, number};
 
 #[derive(Parser)]
 #[command(name = "thinwire", version, about = "Adam over thin wires: train with a bit or less for each parameter.")]
@@ -59,7 +60,8 @@ pub enum Command {
 #[derive(Args)]
 #[command(allow_negative_numbers = true)] // so that the message of --lr -1 is about lr
 pub struct Train {
-    /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: zero-one-adam]
+    /// adam, one-bit-adam, zero-one-adam, efficient-adam, local-adam, lion, birder or one-bit-lamb, or a preset that only one of
+    /// them has, such as diloco [default: zero-one-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// Resume the run in DIR with its own settings, bit for bit. With --steps N it becomes a run of N steps, also if it had
@@ -76,13 +78,13 @@ pub struct Compare {
     /// Resume the comparison in DIR: finished runs stay, the others are resumed, bit for bit
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// The optimizers, in the order of the table
+    /// The optimizers, in the order of the table; also by presets that only one has, such as loco or diloco
     #[arg(
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
         conflicts_with = "resume",
-        default_values_t = every_optimizer()
+        default_values_t = defaults::COMPARED.map(|name| name.to_string())
     )]
     pub optimizers: Vec<String>,
     #[command(flatten)]
@@ -131,6 +133,7 @@ pub struct Probe {
     mut_arg("transport", |arg| arg.hide(true)),
     mut_arg("hosts", |arg| arg.hide(true)),
     mut_arg("hierarchy", |arg| arg.hide(true)),
+    mut_arg("order", |arg| arg.hide(true)),
     mut_arg("tensorboard", |arg| arg.hide(true)),
     mut_arg("workers", |arg| arg.help("Workers that the data is divided among; fewer or more may join [default: 4]")),
     mut_arg("deadline", |arg| arg.help("Seconds that a round waits for workers after its first message [default: 30]")),
@@ -140,7 +143,7 @@ pub struct Probe {
     mut_arg("checkpoint_every", |arg| arg.help("Steps between checkpoints of the workers; 0: only at the end [default: 0]")),
 )]
 pub struct Serve {
-    /// adam, one-bit-adam, zero-one-adam or efficient-adam [default: efficient-adam]
+    /// adam, one-bit-adam, zero-one-adam, efficient-adam, local-adam, lion, birder or one-bit-lamb [default: efficient-adam]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// Address to listen on. Any address but the loopback needs TLS, and a token or certificates of the workers
@@ -338,6 +341,10 @@ pub struct Common {
     /// Batches whose gradients are added up for one step [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub accumulate: Option<u64>,
+    /// random, or cd-grab: from the second epoch on, each worker takes its batches in an order that the gradients of the epoch before
+    /// suggest (for data that is seen many times) [default: random]
+    #[arg(long, help_heading = "Training")]
+    pub order: Option<String>,
     /// Peak of the learning rate [default: recommended for the task and the optimizer]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub lr: Option<f64>,
@@ -351,7 +358,7 @@ pub struct Common {
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub floor: Option<f64>,
     /// Largest norm of the gradient: of the mean in exact steps; otherwise of the worker's own, which may be √workers times as large
-    /// (not with efficient-adam) [default: 1 for text, otherwise no limit]
+    /// (not with efficient-adam or local-adam) [default: 1 for text, otherwise no limit]
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub clip: Option<f64>,
     /// Weight decay of matrices and kernels, not of biases and gains [default: 0.1 for text, 0.01 for images]
@@ -398,9 +405,4 @@ pub struct Common {
     /// Print errors only
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
-}
-
-/// The names of all optimizers, as `--optimizers` takes them.
-fn every_optimizer() -> Vec<String> {
-    thinwire::inside::Optimizers::all().iter().map(|row| row.name.to_string()).collect()
 }

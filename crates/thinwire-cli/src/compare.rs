@@ -6,9 +6,6 @@ use crate::files;
 use crate::folder::{self, Content};
 use crate::job::Job;
 use crate::launch::Team;
-use crate::numbers::{self, bytes};
-use crate::record::Summary;
-use crate::report;
 use crate::resume;
 use crate::screen::{Answers, print, say};
 use crate::settings::Settings;
@@ -17,7 +14,10 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use thinwire::Config;
+use thinwire::inside::Optimizers;
+use thinwire_report as report;
+use thinwire_report::Summary;
+use thinwire_report::numbers::{self, bytes};
 
 /// The list of a comparison's optimizers, in its folder: what `--resume` goes by.
 const LIST: &str = "compare.json";
@@ -95,7 +95,7 @@ fn resumed(out: &Path, arguments: &Compare, team: &Team) -> Outcome<Vec<Summary>
         let (done, begun) = team.as_worker_0_sees((there("summary.json"), there("checkpoint/manifest.json")))?;
         if done {
             let run = if team.leads() { report::load(&dir).map(Some) } else { Ok(None) };
-            let run = team.agree(run.map_err(Failure::Usage))?;
+            let run = team.agree(run.map_err(Failure::usage))?;
             summaries.extend(run.and_then(|run| run.summary));
             continue;
         }
@@ -201,7 +201,7 @@ fn make(arguments: &Compare, team: &Team) -> anyhow::Result<(Job, Settings, Vec<
 fn check_names(optimizers: &[String]) -> anyhow::Result<()> {
     let names = optimizers
         .iter()
-        .map(|name| Ok(Config::from_toml(&format!("name = {}", toml::Value::from(name.as_str())))?.name))
+        .map(|name| Ok(Optimizers::chosen(name).map(|_| name.as_str())?))
         .collect::<anyhow::Result<Vec<_>>>()
         .context("--optimizers")?;
     for (index, name) in names.iter().enumerate() {

@@ -1,15 +1,13 @@
 //! What a run came to, for people: the lines at the end of `train` and `join`.
 
-use crate::defaults;
 use crate::job::{BuiltIn, Job};
-use crate::numbers::{self, bandwidth, bytes, short};
-use crate::plan::planned_vs_measured;
-use crate::record::{Phases, Summary};
-use crate::report;
 use crate::screen::say;
 use anyhow::Result;
 use std::path::Path;
 use thinwire::{Config, Plan};
+use thinwire_report as report;
+use thinwire_report::numbers::{self, bandwidth, bytes, short};
+use thinwire_report::{Phases, Planned, Rounds, Summary};
 
 /// Tokens of the sample that a language model prints at the end.
 const SAMPLE: usize = 300;
@@ -25,19 +23,20 @@ pub fn of_group(job: &Job, summary: &Summary, params: &[f32], dir: &Path, page: 
         rounds.coarse,
         rounds.skipped,
         summary.bits_per_param_per_step,
-        report::shown(defaults::BASELINE.as_str())
+        report::shown(report::BASELINE.as_str())
     );
     say!("{}; {} {}/s", time(&summary.seconds), short(summary.units_per_second), summary.unit);
     if summary.workers > 1 {
-        let time =
-            |to: &crate::record::Projection| format!("{} on {}", numbers::seconds(to.seconds), bandwidth(to.bandwidth));
+        let time = |to: &thinwire_report::Projection| {
+            format!("{} on {}", numbers::seconds(to.seconds), bandwidth(to.bandwidth))
+        };
         say!("projected {}", summary.projected.iter().map(time).collect::<Vec<_>>().join(", "));
         say!(
             "          (a machine and a link for each worker: its bytes and rounds, its measured compute and packing)"
         );
     }
     if let Some(planned) = &summary.planned {
-        say!("{}", planned_vs_measured::sentence(planned, summary));
+        say!("{}", planned_and_measured(planned, summary));
     }
     end(summary, dir, page);
     Ok(())
@@ -76,10 +75,10 @@ fn learned(job: &Job, summary: &Summary, params: &[f32]) {
 /// Bytes, against what Adam would have sent.
 fn sent(job: &Job, summary: &Summary) -> Result<()> {
     let sent = summary.bytes_sent_per_worker as f64;
-    let baseline = Plan::new(&Config::new(defaults::BASELINE), summary.params, summary.workers, summary.steps)?;
+    let baseline = Plan::new(&Config::new(report::BASELINE), summary.params, summary.workers, summary.steps)?;
     let against = baseline.bytes_sent(0) as f64;
     let less = if sent > 0.0 && job.config.codec_up.is_some() {
-        let name = report::shown(defaults::BASELINE.as_str());
+        let name = report::shown(report::BASELINE.as_str());
         format!("; {name} would have sent {}: {:.1} times as much", bytes(against), against / sent)
     } else {
         String::new()
@@ -108,4 +107,32 @@ fn end(summary: &Summary, dir: &Path, page: &Path) {
     }
     say!("digest    {}", summary.digest);
     say!("results   {} · report {}", dir.display(), page.display());
+}
+
+/// "planned …; measured …".
+fn planned_and_measured(planned: &Planned, summary: &Summary) -> String {
+    let (rounds, measured) = (planned.rounds, summary.rounds);
+    let of = |rounds: Rounds| format!("{}, {}, {} rounds", rounds.exact, rounds.coarse, rounds.skipped);
+    let step = summary.seconds.total / summary.steps.max(1) as f64;
+    let (planned_step, error) = match planned.step_seconds {
+        Some(seconds) => {
+            (format!("{} a step", numbers::seconds(seconds)), format!(" ({:+.0} %)", 100.0 * (step / seconds - 1.0)))
+        }
+        None => ("the time not known without --network".to_owned(), String::new()),
+    };
+    let remark = match planned.bytes_sent_per_worker == summary.bytes_sent_per_worker {
+        true => String::new(),
+        false => format!(
+            "\n          (the plan is of {} workers, all of them in every step from the first on)",
+            summary.workers
+        ),
+    };
+    format!(
+        "planned   {}, {}, {planned_step}\nmeasured  {}, {}, {} a step{error}{remark}",
+        bytes(planned.bytes_sent_per_worker as f64),
+        of(rounds),
+        bytes(summary.bytes_sent_per_worker as f64),
+        of(measured),
+        numbers::seconds(step),
+    )
 }

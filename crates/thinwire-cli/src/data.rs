@@ -1,9 +1,9 @@
 //! What of the data was read, and what the network does not see of it: told at the start of a run, and in its summary.
 
 use crate::job::{BuiltIn, Job, LONGEST};
-use crate::numbers;
-use crate::record::Cut;
 use crate::screen::say;
+use thinwire_report::Cut;
+use thinwire_report::numbers;
 
 /// Files that are named on the terminal; `summary.json` has all.
 const SHOWN: usize = 8;

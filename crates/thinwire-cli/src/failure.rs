@@ -18,6 +18,10 @@ pub enum Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
+    pub fn usage(error: impl Into<anyhow::Error>) -> Failure {
+        Failure::Usage(error.into())
+    }
+
     pub fn run(error: impl Into<anyhow::Error>) -> Failure {
         Failure::Run(error.into())
     }

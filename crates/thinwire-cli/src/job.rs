@@ -4,7 +4,8 @@ use crate::run_spec::{Context, Network, RunSpec, Widths};
 use crate::settings::{Settings, TaskName, TokenizerName};
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
-use thinwire::{Checkpoint, Config};
+use thinwire::inside::Optimizers;
+use thinwire::{Checkpoint, CodecName, Config};
 use thinwire_models::task::bert::Bert;
 use thinwire_models::task::bert_classifier::{self, BertClassifier};
 use thinwire_models::task::gpt::Gpt;
@@ -13,6 +14,7 @@ use thinwire_models::text::{self, Corpus};
 use thinwire_models::tokenizer::Tokenizer;
 use thinwire_models::transformer::Shape;
 use thinwire_models::{Task, images, sentences};
+use thinwire_plan::inside::is_measured;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Everything that a run needs.
@@ -82,6 +84,13 @@ impl Job {
     /// Settings that make this job again.
     pub fn written(&self) -> Result<Settings> {
         self.spec.written(&self.found)
+    }
+
+    /// Whether anybody has measured how the optimizer learns.
+    pub fn is_measured(&self) -> bool {
+        let coarse = self.config.codec_up.unwrap_or(CodecName::F32);
+        self.config.decide().is_ok_and(|settings| settings.algorithm.rank(coarse).is_some())
+            || is_measured(Optimizers::row(self.config.name)) && self.spec.called() == self.config.name.as_str()
     }
 
     /// The parameters that training starts from.

@@ -10,9 +10,6 @@ use crate::folder::{self, Content};
 use crate::job::Job;
 use crate::journal::Journal;
 use crate::logging;
-use crate::numbers::short;
-use crate::record::Summary;
-use crate::report;
 use crate::run_spec::RunSpec;
 use crate::screen::{Screen, print, say};
 use crate::serve::{quoted, token};
@@ -20,12 +17,15 @@ use crate::settings::Settings;
 use crate::signals::STOP;
 use crate::train::{self, write_report, write_settings};
 use crate::training::member::Served;
-use crate::training::{self, End, Start};
+use crate::training::{self, Batches, End, Start};
 use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thinwire_models::{Score, Share};
+use thinwire_report as report;
+use thinwire_report::Summary;
+use thinwire_report::numbers::short;
 use thinwire_server::certificate;
 use thinwire_server::{Interrupter, JoinOptions, Membership, RemoteGroup};
 use tracing_subscriber::filter::LevelFilter;
@@ -51,7 +51,7 @@ pub fn command(arguments: &Join) -> Outcome {
         error => Failure::Usage(error.into()),
     })?;
     let job = job(arguments, &group).map_err(Failure::Usage)?;
-    let named = || PathBuf::from("runs").join(format!("{}-{}-{name}", job.spec.task.name(), job.config.name));
+    let named = || PathBuf::from("runs").join(format!("{}-{}-{name}", job.spec.task.name(), job.spec.called()));
     let dir = arguments.out.clone().unwrap_or_else(named);
     if held.is_none() {
         held = Some(folder::lock(&dir).map_err(Failure::Usage)?);
@@ -75,7 +75,7 @@ pub fn command(arguments: &Join) -> Outcome {
             job.spec.task.name(),
             short(params.len() as f64),
             member.group().steps(),
-            report::shown(&job.config.name.to_string()),
+            report::shown(job.spec.called()),
             job.spec.lr,
             dir.display()
         );
@@ -92,7 +92,8 @@ pub fn command(arguments: &Join) -> Outcome {
     let share = Share { rank: slot % workers, workers };
     end_with_signal(member.interrupter());
     let mut served = Served { member, checkpoint, stop: &STOP };
-    let start = Start { job: &job, share, params, journal, screen, units, checkpoint_every, stop: &STOP };
+    let batches = Batches::random();
+    let start = Start { job: &job, share, params, journal, screen, units, checkpoint_every, batches, stop: &STOP };
     let end = training::run(&mut served, start).map_err(Failure::Run)?;
     let Some(score) = &end.score else { return Err(interrupted(served, &dir, arguments)) };
     let summary = summary(&job, workers, &end, score);

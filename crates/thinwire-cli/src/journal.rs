@@ -4,12 +4,12 @@
 //! for it will write them anew.
 
 use crate::files;
-use crate::record::{Eval, Metric, Phases, Rounds, Step};
 use crate::tensorboard::Events;
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
+use thinwire_report::{Eval, Metric, Phases, Rounds, Step};
 
 pub const METRICS: &str = "metrics.jsonl";
 

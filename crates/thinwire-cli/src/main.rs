@@ -5,7 +5,7 @@
 //! | [`arguments`] | the command line |
 //! | [`settings`] | what was asked for: a TOML file, then flags |
 //! | [`run_spec`] | the run that follows: every default filled in, every value checked |
-//! | [`defaults`] | which optimizer runs, and which the others are compared with |
+//! | [`defaults`] | which optimizer runs, and which `compare` runs |
 //! | [`job`] | from a decided run to a task: the data is read, the network is made |
 //! | [`data`] | what was read, and what of it is cut, for people |
 //! | [`training`] | the loop that trains, for workers of a group and for workers of a server |
@@ -13,16 +13,13 @@
 //! | [`resume`] | how a run goes on, and what must be as it was |
 //! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`launch`] | where the workers are: threads, or processes that mpirun or srun started |
-//! | [`length`] | whether a run is long enough for its optimizer |
 //! | [`journal`] | what a run writes while it goes, and reads when it goes on |
 //! | [`saved`], [`names`] | a trained network on disk, and the names of its tensors |
 //! | [`language`] | a trained gpt, with its tokenizer and without its data |
 //! | [`tensorboard`] | event files |
 //! | [`conclusion`] | the lines at the end of a run |
-//! | [`files`], [`tensors_file`] | files that are there whole or not at all; the head of a safetensors file |
-//! | [`numbers`], [`sample`] | numbers as people read them; vectors to measure with |
-//! | [`units`] | numbers with units, as people write them |
-//! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`report`], [`inspect`], [`generate`], [`export`], [`pages`] | the commands |
+//! | [`files`] | files that are there whole or not at all |
+//! | [`train`], [`compare`], [`plan`], [`probe`], [`bench`], [`serve`], [`join`], [`inspect`], [`generate`], [`export`], [`pages`] | the commands; `report` is [`thinwire_report`] |
 //!
 //! Standard output carries what was asked for: one JSON object with `--json`, else the tables and the advice of `plan`, `bench`, `probe`
 //! and `compare`. Standard error carries everything else. Exit codes: 0 done, 2 bad usage
@@ -46,19 +43,14 @@ mod join;
 mod journal;
 mod language;
 mod launch;
-mod length;
 #[cfg(feature = "server")]
 mod logging;
 mod names;
-mod numbers;
 mod pages;
 mod plan;
 mod probe;
-mod record;
-mod report;
 mod resume;
 mod run_spec;
-mod sample;
 mod saved;
 mod screen;
 #[cfg(feature = "server")]
@@ -66,10 +58,8 @@ mod serve;
 mod settings;
 mod signals;
 mod tensorboard;
-mod tensors_file;
 mod train;
 mod training;
-mod units;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -154,9 +144,9 @@ fn ended(outcome: Outcome, rank: Option<usize>) -> ExitCode {
 const LAST_LINE: std::time::Duration = std::time::Duration::from_millis(200);
 
 fn report_command(arguments: &arguments::Report) -> Outcome {
-    let runs = report::find(&arguments.dirs).map_err(Failure::Usage)?;
+    let runs = thinwire_report::find(&arguments.dirs).map_err(Failure::usage)?;
     let out = arguments.out.clone().unwrap_or_else(|| arguments.dirs[0].join("report.html"));
-    let written = report::write(&runs, &out, arguments.bandwidth).map_err(Failure::Usage)?;
+    let written = thinwire_report::write(&runs, &out, arguments.bandwidth).map_err(Failure::usage)?;
     for warning in runs.iter().flat_map(|run| &run.warnings) {
         say!("warning: {warning}");
     }

@@ -7,18 +7,18 @@
 use crate::arguments::Probe;
 use crate::failure::{Failure, Outcome};
 use crate::launch::{Team, gather};
-use crate::numbers::{self, bandwidth as rate, bytes, median, seconds as time};
-use crate::sample::vector;
 use crate::screen::{Answers, print, say};
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
 use thinwire::CodecName;
 use thinwire::inside::machine::Floats;
 use thinwire::options::Precision;
 use thinwire::{Collective, MeanOptions};
+use thinwire_plan::files::{EXACT_F32, Mean, Pair, Probed};
+use thinwire_plan::inside::vector;
+use thinwire_report::numbers::{self, bandwidth as rate, bytes, median, seconds as time};
 
 /// What all errors of the transport say was going on.
 const PROBING: &str = "probing";
@@ -36,47 +36,6 @@ const MOST_PIECES: usize = 256;
 
 /// With more workers than this, only worker 0 with each other, and neighbours, are measured.
 const ALL_PAIRS: usize = 8;
-
-/// The name of the mean that `plan` takes the rate of the network from.
-pub const EXACT_F32: &str = "exact mean, f32";
-
-/// What `--json` prints, and `plan --network` reads.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Probed {
-    transport: String,
-    workers: usize,
-    /// The host of each worker.
-    pub hosts: Vec<usize>,
-    pub pairs: Vec<Pair>,
-    /// Of the slowest pair.
-    latency_seconds: f64,
-    bits_per_second: f64,
-    /// Each worker's rate while all send to the next at once: the slowest.
-    pub bits_per_second_all_at_once: f64,
-    pub means: Vec<Mean>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Pair {
-    pub from: usize,
-    pub to: usize,
-    pub latency_seconds: f64,
-    /// Of small messages one after the other, without waiting for an answer: what one costs whatever its length.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seconds_per_message: Option<f64>,
-    pub bits_per_second: f64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Mean {
-    /// A codec, or MPI_Allreduce.
-    pub name: String,
-    pub values: usize,
-    pub bytes_sent_per_worker: u64,
-    /// The median, and all of them: each the slowest worker's.
-    pub seconds: f64,
-    runs: Vec<f64>,
-}
 
 pub fn command(arguments: &Probe, team: &Team) -> Outcome {
     let (workers, kinds) = team.agree(check(arguments, team).map_err(Failure::Usage))?;
@@ -294,7 +253,7 @@ fn all_reduce(mut group: Box<dyn Collective>, arguments: &Probe, team: &Team) ->
     }
     let workers = group.size() as u64;
     let sent = 2 * 4 * arguments.values as u64 * (workers - 1) / workers; // what a ring sends: MPI does not tell
-    Ok(Mean::of("MPI_Allreduce, f32".to_owned(), arguments.values, sent, runs))
+    Ok(timed("MPI_Allreduce, f32".to_owned(), arguments.values, sent, runs))
 }
 
 /// A mean as the engine takes it in training.
@@ -315,15 +274,13 @@ fn mean(group: Box<dyn Collective>, kind: Kind, arguments: &Probe) -> Result<Mea
         runs.push(slowest(&mean.gather(&took)?)?);
     }
     let sent = mean.traffic().bytes_sent / (u64::from(arguments.repeats) + 1);
-    Ok(Mean::of(kind.to_string(), arguments.values, sent, runs))
+    Ok(timed(kind.to_string(), arguments.values, sent, runs))
 }
 
-impl Mean {
-    /// Without the first run, in which memory is touched and connections are made.
-    fn of(name: String, values: usize, bytes_sent_per_worker: u64, mut runs: Vec<f64>) -> Mean {
-        runs.remove(0);
-        Mean { name, values, bytes_sent_per_worker, seconds: median(&runs), runs }
-    }
+/// Without the first run, in which memory is touched and connections are made.
+fn timed(name: String, values: usize, bytes_sent_per_worker: u64, mut runs: Vec<f64>) -> Mean {
+    runs.remove(0);
+    Mean { name, values, bytes_sent_per_worker, seconds: median(&runs), runs }
 }
 
 fn show(probed: &Probed, answers: Answers) {

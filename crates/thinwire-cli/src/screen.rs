@@ -2,13 +2,13 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::journal::Totals;
-use crate::numbers::{bytes, short};
-use crate::record::Step;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
+use thinwire_report::Step;
+use thinwire_report::numbers::{bytes, short};
 
 /// A line on standard error. Nobody may be reading any more (a terminal closed, a pipe that ended): the run must not die of it.
 macro_rules! say {

@@ -7,11 +7,9 @@ use crate::defaults;
 use crate::failure::{Failure, Outcome};
 use crate::job::Job;
 use crate::logging;
-use crate::numbers::{bytes, short};
-use crate::report;
 use crate::run_spec::RunSpec;
 use crate::screen::{print, say};
-use crate::settings::Settings;
+use crate::settings::{Order, Settings};
 use crate::signals::STOP;
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,6 +17,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use thinwire_report as report;
+use thinwire_report::numbers::{bytes, short};
 use thinwire_server::run::read_spec;
 use thinwire_server::{Retention, Rules, Run, Security, Server, Status, Tls};
 use tracing_subscriber::filter::LevelFilter;
@@ -128,7 +128,7 @@ fn start(arguments: &Serve, bar: &ProgressBar) -> anyhow::Result<(Server, PathBu
                 short(parameters as f64),
                 rules.workers,
                 job.spec.steps,
-                report::shown(&job.config.name.to_string()),
+                report::shown(job.spec.called()),
                 dir.display()
             );
             let (address, everywhere) = (server.address(), server.address().ip().is_unspecified());
@@ -207,17 +207,22 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
         (flags.hosts.is_some(), "--hosts"),
         (flags.tensorboard.is_some(), "--tensorboard"),
         (flags.hierarchy.is_some(), "--hierarchy"),
+        (flags.order.is_some(), "--order"),
     ] {
         ensure!(!given, "invalid {flag}: expected none, because workers of a server join it one by one");
     }
     let mut settings = Settings::of(flags)?;
     let name = match (&arguments.optimizer, settings.optimizer.contains_key("name")) {
         (Some(name), _) => name.clone(),
-        (None, true) => settings.name()?.to_string(),
+        (None, true) => settings.called()?,
         (None, false) => defaults::SERVED.to_string(),
     };
     settings.set_name(&name).context("--optimizer")?;
     settings.check_only(&[name])?;
+    ensure!(
+        settings.order.unwrap_or_default() == Order::Random,
+        "invalid order = cd-grab: expected random, because workers of a server exchange no notes"
+    );
     settings.optimizer.entry("topology").or_insert("central".into());
     Job::new(settings)
 }
@@ -225,7 +230,7 @@ fn job(arguments: &Serve) -> anyhow::Result<Job> {
 /// Where the run is kept, if nobody says.
 fn folder(job: &Job) -> PathBuf {
     let tuned = if job.spec.finetune().is_some() { "-finetune" } else { "" };
-    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", job.spec.task.name(), job.config.name))
+    PathBuf::from("runs").join(format!("server-{}{tuned}-{}", job.spec.task.name(), job.spec.called()))
 }
 
 fn rules(arguments: &Serve, job: &Job) -> anyhow::Result<Rules> {

@@ -9,12 +9,7 @@ use crate::folder::{self, Content, Held};
 use crate::job::Job;
 use crate::journal::Totals;
 use crate::launch::Team;
-use crate::length;
 use crate::names;
-use crate::numbers::short;
-use crate::plan::{network, planned_vs_measured};
-use crate::record::{Planned, Projection, Summary, projected};
-use crate::report;
 use crate::resume::{self, Resumed};
 use crate::run_spec::RunSpec;
 use crate::screen::{print, say};
@@ -28,6 +23,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thinwire::Plan;
 use thinwire_models::Score;
+use thinwire_plan::inside;
+use thinwire_report as report;
+use thinwire_report::numbers::short;
+use thinwire_report::{Planned, Projection, Summary, projected};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Links that times are projected to, in bits a second.
@@ -97,7 +96,7 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Vec<f32>)> {
     let mut settings = Settings::of(&arguments.common)?;
     let name = match &arguments.optimizer {
         Some(name) => name.clone(),
-        None => settings.name()?.to_string(),
+        None => settings.called()?,
     };
     settings.set_name(&name).context("--optimizer")?;
     settings.check_only(&[name])?;
@@ -111,7 +110,7 @@ fn make(arguments: &Train, team: &Team) -> anyhow::Result<(Job, Vec<f32>)> {
 fn usual_folder(job: &Job) -> PathBuf {
     let task = job.spec.task.name();
     let tuned = if job.spec.finetune().is_some() { "-finetune" } else { "" }; // beside the run that it is made from
-    PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.config.name))
+    PathBuf::from("runs").join(format!("{task}{tuned}-{}", job.spec.called()))
 }
 
 /// Trains from `initial`, or without it from the checkpoint in `dir`. Leaves config.toml, metrics.jsonl, summary.json and the
@@ -124,7 +123,7 @@ pub fn run(
     team: &Team,
 ) -> Outcome<Option<(Summary, Vec<f32>)>> {
     // Before the run, not at its end.
-    let network = flags.network.as_deref().filter(|_| team.leads()).map(network::read).transpose();
+    let network = flags.network.as_deref().filter(|_| team.leads()).map(inside::read_network).transpose();
     team.agree(network.map(drop).map_err(Failure::Usage))?;
     team.same("data", &job.found.data)?;
     team.same("settings", &job.written().and_then(|settings| settings.common().to_toml()).map_err(Failure::Run)?)?;
@@ -187,7 +186,11 @@ fn collect(ends: Vec<anyhow::Result<End>>) -> anyhow::Result<Vec<End>> {
 
 fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
     let RunSpec { task, workers, steps, lr, recommended, .. } = job.spec;
-    let from = if recommended { "recommended for this task" } else { "as given" };
+    let from = match recommended {
+        true if job.is_measured() => "recommended for this task",
+        true => "a guess: nobody has measured this optimizer on this task",
+        false => "as given",
+    };
     let again = if resume { "resuming: " } else { "" };
     say!(
         "{again}{} of {} parameters, {} workers on {}, {} steps, {} at learning rate {} ({}) → {}",
@@ -196,14 +199,14 @@ fn announce(job: &Job, params: usize, dir: &Path, resume: bool, team: &Team) {
         workers,
         team.shown(),
         steps,
-        report::shown(&job.config.name.to_string()),
+        report::shown(job.spec.called()),
         lr,
         if resume { "the run's" } else { from },
         dir.display(),
     );
     data::announce(job);
     if let Some(short) =
-        Plan::new(&job.config, params, workers, steps).ok().and_then(|plan| length::short(&job.config, &plan))
+        Plan::new(&job.config, params, workers, steps).ok().and_then(|plan| inside::short_run(&job.config, &plan))
     {
         say!("note: {short}");
     }
@@ -240,7 +243,7 @@ fn summary(job: &Job, end: &End, score: &Score, team: &Team) -> Summary {
 /// What a run came to, whatever its transport is; all else is empty.
 pub fn results(job: &Job, workers: usize, params: &[f32], totals: &Totals, score: &Score) -> Summary {
     Summary {
-        optimizer: job.config.name.to_string(),
+        optimizer: job.spec.called().to_owned(),
         task: job.spec.task.name().to_owned(),
         transport: String::new(),
         workers,
@@ -276,8 +279,7 @@ fn planned(job: &Job, summary: &Summary, flags: &Common, team: &Team) -> Option<
     let hosts = team.hosts_of(summary.workers, job.spec.hosts());
     let compute = summary.seconds.compute / summary.steps.max(1) as f64;
     let (threads, network) = (team.size().is_none(), flags.network.as_deref());
-    let planned =
-        planned_vs_measured::planned(&job.config, summary.params, &hosts, summary.steps, compute, threads, network);
+    let planned = inside::planned(&job.config, summary.params, &hosts, summary.steps, compute, threads, network);
     planned.inspect_err(|error| tell_unplanned(flags, error)).ok()
 }
 
@@ -290,7 +292,7 @@ fn tell_unplanned(flags: &Common, error: &anyhow::Error) {
 /// Writes the report of `dirs` into `dir`.
 pub fn write_report(dirs: &[PathBuf], dir: &Path) -> Outcome<PathBuf> {
     let page = dir.join("report.html");
-    let runs = report::find(dirs).map_err(Failure::Run)?;
-    report::write(&runs, &page, 1e9).map_err(Failure::Run)?;
+    let runs = report::find(dirs).map_err(Failure::run)?;
+    report::write(&runs, &page, 1e9).map_err(Failure::run)?;
     Ok(page)
 }

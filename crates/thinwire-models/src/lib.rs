@@ -22,6 +22,7 @@ pub mod text;
 pub mod tokenizer;
 pub mod images;
 pub mod sentences;
+pub mod order;
 pub mod task;
 
 /// What the fuzz targets use of the inside: readers of bytes that are in memory already. It may change with every version.
@@ -37,5 +38,6 @@ pub mod inside {
 }
 
 pub use error::{Error, Result};
+pub use order::{CoordinatedOrder, OrderState, Sketch};
 pub use task::{Learner, Score, Share, Task, Watch};
 pub use tensors::Tensors;

@@ -4,6 +4,7 @@
 //! that word when it comes back, and does the rest. The run gets another id, because workers that have seen the rounds that were
 //! dropped are somewhere else: they are refused by name, and start over.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::inputs::{self, Inputs};
 use crate::kept;
@@ -51,12 +52,14 @@ pub fn finish(dir: &Path, spec: Spec) -> Result<Spec> {
     inputs::cut(dir, rounds)?;
     for prefix in ["snapshot", "residue"] {
         for (_, path) in numbered(dir, prefix)?.iter().filter(|(number, _)| *number > rounds) {
-            std::fs::remove_file(path).map_err(Error::io(path))?;
+            disk::remove(path).map_err(Error::io(path))?;
         }
     }
-    if dir.join(MEMBERS).exists() {
+    let members = dir.join(MEMBERS);
+    if disk::exists(&members).map_err(Error::io(&members))? {
         let mut roster = Roster::read(dir)?;
         roster.gone.retain(|_, counted| *counted <= rounds);
+        roster.since.values_mut().for_each(|since| *since = rounds.min(*since));
         roster.write(dir)?;
     }
     let done = Spec { going_back: false, ..spec };

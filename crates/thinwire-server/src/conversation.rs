@@ -17,19 +17,19 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Rounds that wait for the worker; the server keeps the rest until there is room.
 const INBOX: usize = 8;
 
-pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+pub const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// A message that waits for its round.
 #[derive(Clone)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     pub round: u64,
     pub message: bytes::Bytes,
     pub loss: Option<f64>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub struct State {
     pub inbox: VecDeque<Record>,
     pub outgoing: Option<Outgoing>,
     /// The seats from which the message of this round has gone out: the worker may get another while it waits.
@@ -47,8 +47,39 @@ pub(crate) struct State {
     pub interrupted: bool,
 }
 
+/// What a worker says to the server.
+pub enum Saying {
+    Note(note::What, u64),
+    Message(Outgoing),
+}
+
+impl State {
+    /// What is to be said next by whoever sits in `slot`. On one connection, which keeps `sent`, a message goes out once.
+    pub fn say(&mut self, slot: u32, sent: &mut Option<u64>) -> Option<Saying> {
+        if let Some((what, round)) = self.note {
+            return Some(Saying::Note(what, round));
+        }
+        let out = self.outgoing.clone().filter(|out| *sent != Some(out.round))?;
+        self.sent_from.push(slot);
+        *sent = Some(out.round);
+        Some(Saying::Message(out))
+    }
+
+    /// The server has heard this note.
+    pub fn told(&mut self, what: note::What, round: u64) {
+        if self.note == Some((what, round)) {
+            self.note = None;
+        }
+    }
+
+    /// Whether another round may come in.
+    pub fn has_room(&self) -> bool {
+        self.inbox.len() < INBOX
+    }
+}
+
 #[derive(Default)]
-pub(crate) struct Shared {
+pub struct Shared {
     pub state: Mutex<State>,
     pub news: Condvar,
     pub wake: Notify,
@@ -66,20 +97,46 @@ impl Shared {
         }
     }
 
+    /// Whether a round since the welcome `before` has counted another worker of this name: of the rounds from `next` on, this one can be
+    /// in the first alone, if it has sent a message for it. What it owes may have been told by the other then. (What a round before
+    /// that welcome has counted may be whoever had the seat before: a server that comes back knows seats, and no names.)
+    pub fn check_alone(&self, before: &Welcome, now: &Welcome, next: u64) -> Result<(), End> {
+        let own = next + u64::from(!self.state().sent_from.is_empty());
+        match now.counted > before.rounds && now.counted > own {
+            true => Err(End::Refused("another worker has joined under this name, and was counted".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// There will be no more rounds.
+    pub fn fail(&self, reason: String) {
+        self.state().failure = Some(reason);
+        self.news.notify_all();
+    }
+
+    /// Whether `welcome` leads on to the round `next`; if the log begins behind it, the worker's thread is told to start over.
+    pub fn leads_on(&self, welcome: &Welcome, next: u64) -> bool {
+        if welcome.oldest > next {
+            self.state().gap = Some(welcome.counted);
+            self.news.notify_all();
+        }
+        welcome.oldest <= next
+    }
+
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Twice as long, and a little more or less: workers that lost their server together should not come back together.
-pub(crate) fn longer(pause: Duration) -> Duration {
+pub fn longer(pause: Duration) -> Duration {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let chance = xxh3_64(&now.as_nanos().to_le_bytes()) % 1000;
     pause.mul_f64(1.5 + chance as f64 / 1000.0).min(LONGEST)
 }
 
 /// Speaks with the server from every seat it is given, and takes it again when the connection is lost.
-pub(crate) async fn speak(
+pub async fn speak(
     options: JoinOptions,
     endpoint: Endpoint,
     shared: Arc<Shared>,
@@ -93,22 +150,13 @@ pub(crate) async fn speak(
             if next > before {
                 pause = SHORTEST;
             }
-            let counted = match again(&options, &endpoint, &shared, end, &mut pause).await {
-                Some(new) => {
-                    seated = new;
-                    if seated.welcome.oldest <= next {
-                        continue;
-                    }
-                    seated.welcome.counted
-                }
+            match again(&options, &endpoint, &shared, end, (&seated.welcome, next), &mut pause).await {
+                Some(new) => seated = new,
                 None => return,
-            };
-            {
-                let mut state = shared.state();
-                state.gap = Some(counted);
             }
-            shared.news.notify_all();
-            break; // until the worker sits down anew
+            if !shared.leads_on(&seated.welcome, next) {
+                break; // until the worker sits down anew
+            }
         }
     }
 }
@@ -119,11 +167,11 @@ async fn again(
     endpoint: &Endpoint,
     shared: &Shared,
     mut end: End,
+    (before, next): (&Welcome, u64),
     pause: &mut Duration,
 ) -> Option<Seated> {
     let fail = |reason: String| {
-        shared.state().failure = Some(reason);
-        shared.news.notify_all();
+        shared.fail(reason);
         None
     };
     let mut tries = 0;
@@ -153,7 +201,12 @@ async fn again(
         }
         tries += 1;
         let connected = connect(options, endpoint).await;
-        match connected.and_then(|seated| shared.check_run(&seated.welcome).map(|()| seated)) {
+        let checked = connected.and_then(|seated| {
+            shared.check_run(&seated.welcome)?;
+            shared.check_alone(before, &seated.welcome, next)?;
+            Ok(seated)
+        });
+        match checked {
             Ok(seated) => {
                 let mut state = shared.state();
                 if let Some(since) = state.away.take() {
@@ -175,39 +228,26 @@ async fn again(
 /// Follows the log, sends what is to be sent, until something goes wrong. `next` is the round to come.
 async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
     let seat = seated.seat();
-    if seated.welcome.rounds < *next {
-        let text =
-            format!("it has {} rounds, and this worker has seen {next}: it has lost some", seated.welcome.rounds);
-        return End::Refused(text);
+    if let Some(end) = lost_some(&seated.welcome, *next) {
+        return end;
     }
     let mut parts = match seated.client.follow(FollowRequest { seat, from: *next }).await {
         Ok(parts) => parts.into_inner(),
         Err(status) => return status.into(),
     };
     let (mut sent, mut coming) = (None, None);
-    let has_room = || shared.state().inbox.len() < INBOX;
+    let has_room = || shared.state().has_room();
     loop {
-        let (note, outgoing) = {
-            let mut state = shared.state();
-            let outgoing = state.outgoing.clone().filter(|out| sent != Some(out.round));
-            if outgoing.is_some() && state.note.is_none() {
-                state.sent_from.extend(seat.map(|seat| seat.slot));
-            }
-            (state.note, outgoing)
-        };
-        if let Some((what, round)) = note {
+        let saying = shared.state().say(seated.welcome.slot, &mut sent);
+        if let Some(Saying::Note(what, round)) = saying {
             let told = seated.client.tell(Note { seat, what: what.into(), round }).await;
             if let Err(status) = told {
                 return status.into();
             }
-            let mut state = shared.state();
-            if state.note == note {
-                state.note = None;
-            }
+            shared.state().told(what, round);
             continue;
         }
-        if let Some(out) = outgoing {
-            sent = Some(out.round);
+        if let Some(Saying::Message(out)) = saying {
             // The round may come while the message is still on its way: the deadline may have passed.
             let mut client = seated.client.clone();
             let sending = async move { client.send(pieces(seat, out)).await };
@@ -238,6 +278,12 @@ async fn converse(shared: &Shared, seated: &mut Seated, next: &mut u64) -> End {
     }
 }
 
+/// A server that has fewer rounds than this worker has seen.
+pub fn lost_some(welcome: &Welcome, next: u64) -> Option<End> {
+    let text = || format!("it has {} rounds, and this worker has seen {next}: it has lost some", welcome.rounds);
+    (welcome.rounds < next).then(|| End::Refused(text()))
+}
+
 /// A message in pieces.
 fn pieces(seat: Option<Seat>, out: Outgoing) -> impl tokio_stream::Stream<Item = SendPart> + Send {
     let Outgoing { round, message, loss } = out;
@@ -251,7 +297,7 @@ fn pieces(seat: Option<Seat>, out: Outgoing) -> impl tokio_stream::Stream<Item =
 }
 
 /// Takes a piece of a round; the round, when it is whole.
-fn take(
+pub fn take(
     shared: &Shared,
     coming: &mut Option<(Vec<Counted>, Vec<u8>)>,
     next: &mut u64,

@@ -8,8 +8,8 @@
 //! file; it is cut off when the file is opened again. A frame that is broken with whole ones behind it was not torn but damaged
 //! later: that is an error, for cutting there would lose what others have seen.
 
+use crate::disk::{self, File};
 use crate::error::{Error, Result};
-use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
@@ -51,11 +51,10 @@ pub struct Frames {
 impl Frames {
     /// A new file, empty, whose name is on the disk.
     pub fn create(path: PathBuf, magic: [u8; 4]) -> Result<Frames> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-        let file = file.map_err(Error::io(&path))?;
+        let file = File::create(&path).map_err(Error::io(&path))?;
         let flushed = file.sync_all().map_err(Error::io(&path)).and_then(|()| flush_folder(&path));
         if let Err(error) = flushed {
-            let _ = std::fs::remove_file(&path); // else an empty file would stand where others go on without it
+            let _ = disk::remove(&path); // else an empty file would stand where others go on without it
             return Err(error);
         }
         Ok(Frames::of(path, file, magic, 0))
@@ -81,12 +80,14 @@ impl Frames {
         }
     }
 
-    /// Opens a file behind its last whole frame, as [`scan`] found it; the rest is cut off.
+    /// Opens a file behind its last whole frame, as [`scan`] found it; the rest is cut off. Its frames are on the disk then: whoever
+    /// wrote the last may have died before it was, and from now on others may see it.
     pub fn open_scanned(path: PathBuf, magic: [u8; 4], found: &Scan) -> Result<Frames> {
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(Error::io(&path))?;
+        let file = File::change(&path).map_err(Error::io(&path))?;
         if found.end < found.length {
-            file.set_len(found.end).and_then(|()| file.sync_all()).map_err(Error::io(&path))?;
+            file.set_length(found.end).map_err(Error::io(&path))?;
         }
+        file.sync_all().map_err(Error::io(&path))?;
         Ok(Frames::of(path, file, magic, found.end))
     }
 
@@ -98,7 +99,8 @@ impl Frames {
         self.length
     }
 
-    /// Appends a frame of these `parts`, and flushes it. If that fails the file is as it was.
+    /// Appends a frame of these `parts`, and flushes it. If there is no room for it the file is as it was, on the disk too; after any
+    /// other error that is not known.
     pub fn append(&mut self, number: u64, parts: &[&[u8]]) -> Result<Place> {
         let length = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let place = Place { number, offset: self.length + HEAD as u64, length };
@@ -108,8 +110,9 @@ impl Frames {
                 Ok(place)
             }
             Err(error) => {
-                // What was written of it would be taken for a torn frame anyway.
-                let _ = self.file.set_len(self.length);
+                // It may be there whole, and only its flush has failed: after a power cut it would be back.
+                let gone = self.file.set_length(self.length).and_then(|()| self.file.sync_all());
+                gone.map_err(|cause| Error::Io { path: self.path.clone(), cause })?;
                 Err(Error::io(&self.path)(error))
             }
         }
@@ -141,7 +144,7 @@ impl Frames {
     /// Cuts off every frame from `place` on.
     pub fn cut(&mut self, place: Place) -> Result<()> {
         self.length = place.start();
-        self.file.set_len(self.length).and_then(|()| self.file.sync_all()).map_err(Error::io(&self.path))
+        self.file.set_length(self.length).and_then(|()| self.file.sync_all()).map_err(Error::io(&self.path))
     }
 }
 
@@ -173,7 +176,7 @@ impl Scan {
 /// Looks through the file at `path`, and changes nothing.
 pub fn scan(path: &Path, magic: [u8; 4]) -> Result<Scan> {
     let mut file = File::open(path).map_err(Error::io(path))?;
-    let length = file.metadata().map_err(Error::io(path))?.len();
+    let length = file.length().map_err(Error::io(path))?;
     look(&mut file, length, magic).map_err(Error::io(path))
 }
 
@@ -245,11 +248,10 @@ fn whole_frame_after(
     Ok(None)
 }
 
-/// A name is on the disk once its folder is; not every system lets a folder be opened.
+/// A name is on the disk once its folder is.
 pub fn flush_folder(file: &Path) -> Result<()> {
     let folder = file.parent().expect("a file in a folder");
-    let flushed = if cfg!(unix) { File::open(folder).and_then(|folder| folder.sync_all()) } else { Ok(()) };
-    flushed.map_err(Error::io(folder))
+    disk::sync_folder(folder).map_err(Error::io(folder))
 }
 
 /// What files are called while they are written.
@@ -260,7 +262,7 @@ pub const DAMAGED: &str = ".damaged";
 
 /// Puts a damaged file out of the way, under a name that is not read again.
 pub fn set_aside(path: &Path) -> Result<()> {
-    std::fs::rename(path, format!("{}{DAMAGED}", path.display())).map_err(Error::io(path))
+    disk::rename(path, Path::new(&format!("{}{DAMAGED}", path.display()))).map_err(Error::io(path))
 }
 
 /// Writes a file by rename: it is there whole, or not at all.
@@ -281,10 +283,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     };
     let written = File::create(&draft).and_then(fill);
     if let Err(error) = written {
-        let _ = std::fs::remove_file(&draft);
+        let _ = disk::remove(&draft);
         return Err(Error::io(path)(error));
     }
-    std::fs::rename(&draft, path).map_err(Error::io(path))?;
+    disk::rename(&draft, path).map_err(Error::io(path))?;
     flush_folder(path)
 }
 

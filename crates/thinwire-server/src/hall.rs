@@ -20,7 +20,10 @@ use thinwire::inside::exchange::Owner;
 use tokio::sync::{Notify, watch};
 
 /// How long the keeper waits before it tries again to write where there was no room.
-const NO_ROOM_PAUSE: Duration = Duration::from_secs(1);
+pub const NO_ROOM_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells the time. The server's is the system's; a simulation has its own.
+pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// Losses that the page shows.
 const CURVE: usize = 600;
@@ -34,6 +37,8 @@ pub struct Hall {
     pub changed: Notify,
     /// Rounds on the disk.
     pub rounds: watch::Sender<u64>,
+    /// Someone has sat down, perhaps where another sat.
+    pub seated: watch::Sender<()>,
     /// The last one: most who ask want that.
     last: Mutex<Option<Arc<Record>>>,
     pub shelf: Shelf,
@@ -49,6 +54,7 @@ pub struct Hall {
     /// Which messages are outliers.
     judge: Arc<Mutex<Judge>>,
     curve: Mutex<Curve>,
+    clock: Clock,
     pub began: Instant,
     /// When the last round was made.
     moved: Mutex<Instant>,
@@ -97,12 +103,19 @@ impl Curve {
 
 /// The messages of a round that is closed, by slot.
 #[derive(Default)]
-struct Closed {
+pub struct Closed {
     messages: BTreeMap<u32, Vec<u8>>,
     /// Of what was sent, where that is not what counts.
     digests: BTreeMap<u32, u64>,
     /// When the first of them came.
     first: Option<Instant>,
+}
+
+impl Closed {
+    /// Makes the round of them.
+    pub fn commit(&self, run: &mut Run) -> Result<Record> {
+        run.commit(&self.messages, &self.digests)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,12 +125,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Hall {
     /// For `run`, which the keeper gets.
     pub fn new(run: &Run, rules: Rules) -> Result<Hall> {
+        Hall::with_clock(run, rules, Arc::new(Instant::now))
+    }
+
+    /// The same, in a time of its own.
+    pub fn with_clock(run: &Run, rules: Rules, clock: Clock) -> Result<Hall> {
         let roster = Roster::read(run.dir())?;
         let rounds = run.rounds();
         let last = rounds.checked_sub(1).map(|round| run.shelf().read(round)).transpose()?.flatten().map(Arc::new);
         let counted_last = last.iter().flat_map(|record| record.counted.iter().map(|counted| counted.slot));
         let counted_last = counted_last.collect::<Vec<_>>();
-        let now = Instant::now();
+        let now = clock();
         let new_session = || u64::from_le_bytes(crate::local::random());
         let mut table = Table::new(rules, roster, |slot| run.counted(slot), &counted_last, new_session, now);
         open(&mut table, run);
@@ -132,6 +150,7 @@ impl Hall {
             table: Mutex::new(table),
             changed: Notify::new(),
             rounds: watch::channel(rounds).0,
+            seated: watch::channel(()).0,
             last: Mutex::new(last),
             shelf: run.shelf(),
             checker: run.spec.config.decide()?.owner(run.spec.parameters)?,
@@ -141,9 +160,14 @@ impl Hall {
             stats: Stats::default(),
             judge: run.judge(),
             curve: Mutex::default(),
+            clock,
             began: now,
             moved: Mutex::new(now),
         })
+    }
+
+    pub fn now(&self) -> Instant {
+        (self.clock)()
     }
 
     pub fn table(&self) -> MutexGuard<'_, Table> {
@@ -176,6 +200,16 @@ impl Hall {
                 "a message far longer than those before it; it is {done}"
             ),
             _ => tracing::debug!(name, round, step, norm, limit, times, "another outlier; it is {done}"),
+        }
+    }
+
+    /// What becomes of the open round now; its messages, if it is closed.
+    pub fn decide(&self) -> (Decision, Closed) {
+        // In one piece: a worker that sits down between would take its message away.
+        let mut table = self.table();
+        match table.decide(self.now()) {
+            Decision::Close => (Decision::Close, self.close(&mut table)),
+            wait => (wait, Closed::default()),
         }
     }
 
@@ -219,6 +253,33 @@ impl Hall {
         lock(&self.last).as_ref().filter(|last| last.round == round).map(Arc::clone)
     }
 
+    /// What came of the round that was closed: true, and everyone may see it; false, there was no room on the disk, nobody has seen
+    /// it, nothing is lost, and it may be tried again; or the run cannot go on.
+    pub fn made(&self, made: Result<Record>, run: &Run) -> Result<bool> {
+        match made {
+            Ok(record) => {
+                if lock(&self.trouble).take().is_some() {
+                    tracing::info!("there is room on the disk again: rounds go on");
+                }
+                let slots = record.counted.iter().map(|counted| counted.slot).collect::<Vec<_>>();
+                tracing::debug!(round = record.round, ?slots, bytes = record.message.len(), "round");
+                self.publish(record, run);
+                Ok(true)
+            }
+            Err(error @ Error::NoRoom { .. }) => {
+                if lock(&self.trouble).replace(error.to_string()).is_none() {
+                    tracing::error!(%error, "no rounds until there is room");
+                }
+                Ok(false)
+            }
+            Err(error) => {
+                *lock(&self.trouble) = Some(error.to_string());
+                tracing::error!(%error, "the run cannot go on");
+                Err(error)
+            }
+        }
+    }
+
     /// Everyone may see it now.
     fn publish(&self, record: Record, run: &Run) {
         let reported = {
@@ -241,7 +302,7 @@ impl Hall {
             *lock(&self.end) = Some(*digest);
         }
         Stats::add(&self.stats.rounds, 1);
-        *lock(&self.moved) = Instant::now();
+        *lock(&self.moved) = self.now();
         let round = record.round;
         *lock(&self.last) = Some(Arc::new(record));
         self.rounds.send_replace(round + 1);
@@ -260,17 +321,10 @@ fn open(table: &mut Table, run: &Run) {
 pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>) -> Result<()> {
     while !*stop.borrow() {
         let changed = hall.changed.notified();
-        // In one piece: a worker that sits down between would take its message away.
-        let (decision, closed) = {
-            let mut table = hall.table();
-            match table.decide(Instant::now()) {
-                Decision::Close => (Decision::Close, hall.close(&mut table)),
-                wait => (wait, Closed::default()),
-            }
-        };
+        let (decision, closed) = hall.decide();
         match decision {
             Decision::Close => {
-                let waited = closed.first.map_or(Duration::ZERO, |first| first.elapsed());
+                let waited = closed.first.map_or(Duration::ZERO, |first| hall.now() - first);
                 Stats::add(&hall.stats.waiting, waited.as_micros() as u64);
                 run = make(&hall, run, closed, &mut stop).await?;
             }
@@ -292,46 +346,27 @@ pub async fn keep(hall: Arc<Hall>, mut run: Run, mut stop: watch::Receiver<bool>
     }
 }
 
-/// Makes one round. Without room on the disk it waits for some: nobody has seen the round, nothing is lost.
+/// Makes one round. Without room on the disk it waits for some.
 async fn make(hall: &Arc<Hall>, mut run: Run, closed: Closed, stop: &mut watch::Receiver<bool>) -> Result<Run> {
     let began = Instant::now();
     let closed = Arc::new(closed);
     loop {
         let given = Arc::clone(&closed);
         let (back, made) = blocking(move || {
-            let made = run.commit(&given.messages, &given.digests);
+            let made = given.commit(&mut run);
             (run, made)
         })
         .await;
         run = back;
-        match made {
-            Ok(record) => {
-                Stats::add(&hall.stats.making, began.elapsed().as_micros() as u64);
-                if lock(&hall.trouble).take().is_some() {
-                    tracing::info!("there is room on the disk again: rounds go on");
-                }
-                let slots = record.counted.iter().map(|counted| counted.slot).collect::<Vec<_>>();
-                tracing::debug!(round = record.round, ?slots, bytes = record.message.len(), "round");
-                hall.publish(record, &run);
-                return Ok(run);
-            }
-            Err(error @ Error::NoRoom { .. }) => {
-                if lock(&hall.trouble).replace(error.to_string()).is_none() {
-                    tracing::error!(%error, "no rounds until there is room");
-                }
-                if *stop.borrow() {
-                    return Ok(run);
-                }
-                tokio::select! { _ = stop.changed() => {}, () = tokio::time::sleep(NO_ROOM_PAUSE) => {} }
-                if *stop.borrow() {
-                    return Ok(run);
-                }
-            }
-            Err(error) => {
-                *lock(&hall.trouble) = Some(error.to_string());
-                tracing::error!(%error, "the run cannot go on");
-                return Err(error);
-            }
+        if hall.made(made, &run)? {
+            Stats::add(&hall.stats.making, began.elapsed().as_micros() as u64);
+            return Ok(run);
+        }
+        if !*stop.borrow() {
+            tokio::select! { _ = stop.changed() => {}, () = tokio::time::sleep(NO_ROOM_PAUSE) => {} }
+        }
+        if *stop.borrow() {
+            return Ok(run);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! oldest snapshot, or E itself where that is shorter. `inputs-N.bin` has those of the rounds from snapshot N on. From the messages
 //! the round itself can be made again, if its record in the log is lost.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, Place};
 use crate::log::{Counted, Record, back_to, numbered};
@@ -131,7 +132,10 @@ pub fn create(dir: &Path, rounds: u64) -> Result<Frames> {
 impl Inputs {
     /// Those of the rounds from snapshot `rounds` on.
     pub fn open(dir: &Path, rounds: u64) -> Result<Inputs> {
-        let found = numbered(dir, "inputs")?.into_iter().filter(|(number, _)| *number >= rounds).collect::<Vec<_>>();
+        let mut found = numbered(dir, "inputs")?;
+        found.retain(|(number, _)| *number >= rounds);
+        // One that is empty may be of a snapshot that came to nothing: then the inputs lie in the one before.
+        found.retain(|(number, path)| *number == rounds || disk::length(path).map_or(true, |length| length > 0));
         let (mut files, mut last) = (Vec::new(), None);
         for (i, (number, path)) in found.iter().enumerate() {
             let scan = frames::scan(path, MAGIC)?;
@@ -185,14 +189,18 @@ pub fn missing(dir: &Path, round: u64) -> Error {
 pub fn cut(dir: &Path, rounds: u64) -> Result<()> {
     for (number, path) in numbered(dir, "inputs")?.into_iter().rev() {
         if number > rounds {
-            std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            disk::remove(&path).map_err(Error::io(&path))?;
             continue;
         }
         let mut found = frames::scan(&path, MAGIC)?;
         if let Some(place) = found.places.iter().find(|place| place.number >= rounds) {
             found.end = place.start();
         }
+        let is_empty = found.length == 0;
         Frames::open_scanned(path, MAGIC, &found)?;
+        if is_empty {
+            continue; // it may be of a snapshot that came to nothing
+        }
         break; // those before it are of rounds before its own
     }
     Ok(())

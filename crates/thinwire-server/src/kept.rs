@@ -1,6 +1,7 @@
 //! The snapshots on the disk: the shared state after N rounds, and E with it. Their names have the digests of their contents, so that
 //! damage is found before anything is made of it; then the one before it counts, and the log leads on from there.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::frames::{set_aside, write_whole};
 use crate::judge::Memory;
@@ -85,7 +86,7 @@ pub fn set_damaged_aside(dir: &Path, damaged: &Damaged, instead: u64) -> Result<
 
 /// The bytes of a file whose name has their digest.
 fn read_digested(path: &Path) -> Result<Vec<u8>> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = disk::read(path).map_err(Error::io(path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match name.split('.').nth(1) == Some(&format!("{:016x}", xxh3_64(&bytes))) {
         true => Ok(bytes),

@@ -8,21 +8,23 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`frames`], [`log`] | files that only grow; the rounds in them |
+//! | `disk`, [`frames`], [`log`] | every call that touches a run's folder; files that only grow; the rounds in them |
 //! | [`snapshot`], [`replica`] | the state that all share; a worker that follows |
 //! | [`run`], `state`, `inputs`, `kept`, `back`, `sealed` | a run on disk: one round after the other, and coming back; where it is, in memory; what E is made again from; the snapshots; going back to an earlier round; small files with checksums |
 //! | [`table`] | who is there, and when a round is closed |
 //! | [`hall`], [`service`], [`door`], `origin`, [`local`], [`status`], [`server`] | the running server: its keeper, its gRPC service, its door, where requests come from, the token for workers on the same machine, its page |
 //! | [`certificate`], `places`, `uploads` | whose a certificate is; room for connections that are not let in yet; room for messages on their way |
-//! | [`connection`], `conversation`, [`link`], [`remote`] | the worker's side |
+//! | [`connection`], `conversation`, `carrier`, [`link`], [`remote`] | the worker's side |
 
 #![forbid(unsafe_code)]
 
 mod back;
+mod carrier;
 pub mod certificate;
 mod checked;
 pub mod connection;
 mod conversation;
+mod disk;
 pub mod door;
 mod error;
 pub mod frames;
@@ -44,6 +46,8 @@ pub mod run;
 mod sealed;
 pub mod server;
 pub mod service;
+#[cfg(test)]
+mod sim;
 pub mod snapshot;
 mod state;
 pub mod status;

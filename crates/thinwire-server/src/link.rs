@@ -3,56 +3,49 @@
 //! One task speaks with the server, `conversation`; the worker's own thread leaves it a message, and takes
 //! rounds from it. A message is sent again on every new connection until its round has come: the server takes it once, and the round itself says whether it counts.
 
-use crate::connection::{End, JoinOptions, Seated, connect};
-use crate::conversation::{Outgoing, SHORTEST, Shared, longer, speak};
+use crate::carrier::{Carrier, Grpc};
+use crate::connection::{End, JoinOptions};
+use crate::conversation::{Outgoing, SHORTEST, Shared, longer};
 use crate::error::{Error, Result};
 use crate::log::Record;
-use crate::proto::{SnapshotRequest, Welcome, note};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
-use tonic::transport::Endpoint;
+use crate::proto::{Welcome, note};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub struct Link {
     options: JoinOptions,
-    endpoint: Endpoint,
     shared: Arc<Shared>,
-    /// Seats to speak from, and the first round to follow.
-    seats: mpsc::UnboundedSender<(Seated, u64)>,
-    seated: Mutex<Option<Seated>>,
-    runtime: Option<Runtime>,
+    carrier: Box<dyn Carrier>,
 }
 
 impl Link {
     /// Joins, and hears what runs there.
     pub fn join(options: JoinOptions) -> Result<(Link, Welcome)> {
-        let endpoint = options.endpoint()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(Error::io("a worker's connection"))?;
-        let (shared, (seats, given)) = (Arc::<Shared>::default(), mpsc::unbounded_channel());
-        runtime.spawn(speak(options.clone(), endpoint.clone(), Arc::clone(&shared), given));
-        let link = Link { options, endpoint, shared, seats, seated: Mutex::new(None), runtime: Some(runtime) };
+        let shared = Arc::<Shared>::default();
+        let carrier = Grpc::new(options.clone(), Arc::clone(&shared))?;
+        Link::through(options, shared, Box::new(carrier))
+    }
+
+    /// The same, by any way to a server.
+    pub(crate) fn through(
+        options: JoinOptions,
+        shared: Arc<Shared>,
+        carrier: Box<dyn Carrier>,
+    ) -> Result<(Link, Welcome)> {
+        let link = Link { options, shared, carrier };
         let welcome = link.sit_down()?;
         Ok((link, welcome))
     }
 
-    fn runtime(&self) -> &Runtime {
-        self.runtime.as_ref().expect("there until it is dropped")
-    }
-
     /// Takes a seat, for as long as the patience lasts: the server may come after its workers.
     fn sit_down(&self) -> Result<Welcome> {
-        let (began, mut pause, patience) = (Instant::now(), SHORTEST, self.options.patience);
+        let (began, mut pause, patience) = (self.carrier.now(), SHORTEST, self.options.patience);
+        let waited = || self.carrier.now() - began;
         loop {
-            let connected = self.runtime().block_on(connect(&self.options, &self.endpoint));
-            match connected.and_then(|seated| self.shared.check_run(&seated.welcome).map(|()| seated)) {
-                Ok(seated) => {
-                    let welcome = seated.welcome.clone();
-                    *self.seated.lock().unwrap_or_else(PoisonError::into_inner) = Some(seated);
-                    return Ok(welcome);
-                }
-                Err(End::Lost(reason)) if began.elapsed() >= patience => {
+            let connected = self.carrier.connect();
+            match connected.and_then(|welcome| self.shared.check_run(&welcome).map(|()| welcome)) {
+                Ok(welcome) => return Ok(welcome),
+                Err(End::Lost(reason)) if waited() >= patience => {
                     let (address, seconds) = (self.options.address.clone(), patience.as_secs());
                     return Err(Error::Unreachable { address, seconds, reason });
                 }
@@ -65,10 +58,8 @@ impl Link {
                 }
                 Err(End::Lost(_) | End::Gap) => {}
             }
-            let state = self.shared.state();
-            let wait = pause.min(patience.saturating_sub(began.elapsed()));
-            let waited = self.shared.news.wait_timeout_while(state, wait, |state| !state.interrupted);
-            if waited.unwrap_or_else(PoisonError::into_inner).0.interrupted {
+            self.carrier.pause(pause.min(patience.saturating_sub(waited())));
+            if self.is_interrupted() {
                 return Err(Error::Usage("interrupted while the server was out of reach".to_owned()));
             }
             pause = longer(pause);
@@ -80,52 +71,31 @@ impl Link {
         self.sit_down()
     }
 
-    /// The newest snapshot, and of how many rounds it is. If the connection is lost meanwhile, it is fetched by another.
-    pub fn snapshot(&self) -> Result<(u64, Vec<u8>)> {
+    /// The newest snapshot, and of how many rounds it is. If the connection is lost meanwhile it is fetched by another, and `welcome`
+    /// is then of that one: rounds may have been made since, and the seat may be another.
+    pub fn snapshot(&self, welcome: &mut Welcome) -> Result<(u64, Vec<u8>)> {
         let mut pause = SHORTEST;
         loop {
-            std::thread::sleep(if pause == SHORTEST { Duration::ZERO } else { pause });
-            pause = longer(pause);
-            match self.fetch() {
+            match self.carrier.fetch() {
                 Ok(fetched) => return Ok(fetched),
                 Err(End::Refused(reason)) => {
                     return Err(Error::Refused { address: self.options.address.clone(), reason });
                 }
-                Err(End::Lost(_) | End::Gap) => _ = self.sit_down()?,
+                Err(End::Lost(_) | End::Gap) => *welcome = self.sit_down()?,
             }
+            pause = longer(pause);
+            self.carrier.pause(pause);
         }
-    }
-
-    fn fetch(&self) -> Result<(u64, Vec<u8>), End> {
-        let mut seated = self.seated.lock().unwrap_or_else(PoisonError::into_inner);
-        let seated = seated.as_mut().expect("seated");
-        self.runtime().block_on(async {
-            let mut parts = seated.client.snapshot(SnapshotRequest { seat: seated.seat() }).await?.into_inner();
-            let (mut rounds, mut bytes, mut length) = (0, Vec::new(), 0);
-            while let Some(part) = parts.message().await? {
-                if bytes.is_empty() {
-                    (rounds, length) = (part.rounds, part.length);
-                }
-                bytes.extend_from_slice(&part.data);
-            }
-            if bytes.len() as u64 != length {
-                return Err(End::Lost("the snapshot broke off".to_owned()));
-            }
-            // The run may have gone on since the welcome was given.
-            seated.welcome.rounds = seated.welcome.rounds.max(rounds);
-            Ok((rounds, bytes))
-        })
     }
 
     /// From now on the rounds from `from` on come in.
     pub fn follow(&self, from: u64) {
-        let seated = self.seated.lock().unwrap_or_else(PoisonError::into_inner).take().expect("seated");
         {
             let mut state = self.shared.state();
             (state.gap, state.outgoing) = (None, None);
             state.inbox.clear();
         }
-        let _ = self.seats.send((seated, from)); // its task ends with the link
+        self.carrier.follow(from);
     }
 
     /// Whether `round` is here.
@@ -158,7 +128,7 @@ impl Link {
 
     /// Since when the server is out of reach, if it is.
     pub fn away(&self) -> Option<Duration> {
-        self.shared.state().away.map(|since| since.elapsed())
+        self.shared.state().away.map(|since| self.carrier.now() - since)
     }
 
     pub fn send(&self, round: u64, message: &[u8], loss: Option<f64>) {
@@ -188,7 +158,7 @@ impl Link {
             if state.interrupted {
                 return Err(format!("interrupted while round {round} was waited for"));
             }
-            state = self.shared.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.carrier.wait(&self.shared, state);
         }
     }
 
@@ -202,17 +172,9 @@ impl Link {
     pub fn leave(&self) {
         self.shared.state().note = Some((note::What::Leaves, 0));
         self.shared.wake.notify_one();
-        let until = Instant::now() + Duration::from_secs(2);
-        while self.shared.state().note.is_some() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        let until = self.carrier.now() + Duration::from_secs(2);
+        while self.shared.state().note.is_some() && self.carrier.now() < until {
+            self.carrier.pause(Duration::from_millis(5));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It lies in segments, `log-N.bin` with round N first; a snapshot starts a new one, and whole segments are dropped when nobody is
 //! owed them any more. A round is there when its frame is on the disk, and not before: see [`frames`].
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, Place, Scan};
 use std::collections::VecDeque;
@@ -152,6 +153,12 @@ impl Walk {
         Error::damaged(dir, self.damage.as_ref().map_or("there is no log", |damage| &damage.problem))
     }
 
+    /// Whether the segment before goes on where this one, which is empty, was to begin: it could not be begun, and a power cut has
+    /// brought its file back. Else nothing is behind the last whole round.
+    fn went_on_without(&self, first: u64, is_broken: bool) -> bool {
+        !self.segments.is_empty() && (first < self.next || first == self.next && is_broken)
+    }
+
     /// From here on another segment is the first.
     fn start_over(&mut self, problem: String, at: u64) {
         let mut files = self.damage.take().map_or(Vec::new(), |damage| damage.files);
@@ -176,13 +183,16 @@ fn walk(dir: &Path, until: u64) -> Result<Walk> {
         if walk.next >= until && !walk.segments.is_empty() && broken.is_none() {
             break;
         }
+        let found = frames::scan(&path, MAGIC)?;
+        if found.length == 0 && walk.went_on_without(first, broken.is_some()) {
+            continue;
+        }
         if let Some(problem) = broken.take() {
             walk.start_over(problem, first);
         } else if first != walk.next {
             let problem = format!("round {} is missing: the next segment is {}", walk.next, path.display());
             walk.start_over(back_to(&problem, walk.next), first);
         }
-        let found = frames::scan(&path, MAGIC)?;
         let expected = walk.next;
         let in_order = found.places.iter().zip(expected..).take_while(|(place, round)| place.number == *round).count();
         let in_order = in_order.min((until - walk.next.min(until)) as usize);
@@ -222,10 +232,14 @@ pub fn cut(dir: &Path, rounds: u64) -> Result<()> {
     // The last first: whoever dies meanwhile leaves no hole.
     for (first, path) in segments.iter().rev() {
         if *first > rounds && segments[0].0 != *first {
-            std::fs::remove_file(path).map_err(Error::io(path))?;
+            disk::remove(path).map_err(Error::io(path))?;
             continue;
         }
         let mut found = frames::scan(path, MAGIC)?;
+        if found.length == 0 && segments[0].0 != *first {
+            disk::remove(path).map_err(Error::io(path))?; // the one before may have gone on without it
+            continue;
+        }
         if let Some(place) = found.places.iter().find(|place| place.number >= rounds) {
             found.end = place.start();
         }
@@ -242,8 +256,7 @@ fn segment_path(dir: &Path, first: u64) -> PathBuf {
 /// The numbers N of the files `PREFIX-N.…` in `dir`, rising.
 pub fn numbered(dir: &Path, prefix: &str) -> Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
-        let path = entry.map_err(Error::io(dir))?.path();
+    for path in disk::list(dir).map_err(Error::io(dir))? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')?.split('.').next()?.parse().ok());
         let whole = ![frames::UNFINISHED, frames::DAMAGED].iter().any(|end| name.ends_with(end));
@@ -339,7 +352,7 @@ impl Log {
             };
             // The file first: one that stays while later ones go would be a hole in the log.
             let path = segment_path(&self.shelf.dir, first);
-            std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            disk::remove(&path).map_err(Error::io(&path))?;
             let mut index = self.shelf.index();
             index.segments.pop_front();
             let gone = (second - index.oldest) as usize;

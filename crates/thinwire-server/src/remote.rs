@@ -13,6 +13,9 @@
 //! # Ok::<(), thinwire_server::Error>(())
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use crate::connection::JoinOptions;
 use crate::error::{Error, Result};
 use crate::frames::write_whole;
@@ -82,7 +85,11 @@ impl RemoteGroup {
     pub fn join(mut options: JoinOptions) -> Result<RemoteGroup> {
         let name = options.name.clone();
         options.patience = options.patience.max(Duration::from_millis(1));
-        let (link, welcome) = Link::join(options)?;
+        RemoteGroup::of(Link::join(options)?, name)
+    }
+
+    /// Of one who has been welcomed.
+    pub(crate) fn of((link, welcome): (Link, Welcome), name: String) -> Result<RemoteGroup> {
         let config = Config::from_json(&welcome.config)?;
         Ok(RemoteGroup { link: Arc::new(link), name, welcome, config })
     }
@@ -122,7 +129,7 @@ impl RemoteGroup {
 
     /// Starts from the server's snapshot and the rounds since; the parameters are where the others' are.
     pub fn start(self) -> Result<(Member, Vec<f32>)> {
-        self.begin(&Own::default())
+        self.begin(Own::default(), 0)
     }
 
     /// Comes back with the checkpoint that [`Member::save`] left in `dir`: this worker's residue and its own moments.
@@ -137,9 +144,7 @@ impl RemoteGroup {
             return Err(Error::Usage(format!("{}: of {theirs:?}, not of {ours:?}", dir.display())));
         }
         if let Some(rounds) = saved.interrupted {
-            let own = Own::read(&dir.join(Membership::OWN))?;
-            let counted_since = self.welcome.counted > rounds;
-            return self.begin(&if counted_since { own.without_residue() } else { own });
+            return self.begin(Own::read(&dir.join(Membership::OWN))?, rounds);
         }
         let mut params = vec![0.0; self.parameters()];
         let line = Line::new(&self.link, &self.welcome, 0);
@@ -154,13 +159,16 @@ impl RemoteGroup {
             self.link.follow(rounds);
             return self.member(worker, state, params);
         }
-        let own = Own::of(&mut worker)?;
-        self.begin(&if counted_since { own.without_residue() } else { own })
+        self.begin(Own::of(&mut worker)?, rounds)
     }
 
-    fn begin(self, own: &Own) -> Result<(Member, Vec<f32>)> {
+    /// Begins with the server's snapshot, and with what was this worker's `own` after so many `rounds`.
+    fn begin(mut self, own: Own, rounds: u64) -> Result<(Member, Vec<f32>)> {
         let mut params = vec![0.0; self.parameters()];
-        let (worker, state) = start_from_snapshot(&self.link, &self.welcome, &self.config, &mut params, own)?;
+        // The welcome that came with the snapshot says whether a round since has counted this worker: one before it may be older.
+        let snapshot = self.link.snapshot(&mut self.welcome)?;
+        let own = if self.welcome.counted > rounds { own.without_residue() } else { own };
+        let (worker, state) = start_from(snapshot, &self.link, &self.welcome, &self.config, &mut params, &own)?;
         self.member(worker, state, params)
     }
 
@@ -171,6 +179,7 @@ impl RemoteGroup {
             worker,
             line,
             schedule,
+            counted: 0,
             left_out: 0,
             started_over: 0,
             behind: self.welcome.rounds,
@@ -183,14 +192,14 @@ impl RemoteGroup {
     }
 }
 
-fn start_from_snapshot(
+fn start_from(
+    (rounds, bytes): (u64, Vec<u8>),
     link: &Arc<Link>,
     welcome: &Welcome,
     config: &Config,
     params: &mut [f32],
     own: &Own,
 ) -> Result<(Worker, Arc<LineState>)> {
-    let (rounds, bytes) = link.snapshot()?;
     let line = Line::new(link, welcome, rounds);
     let state = line.shared();
     let mut worker = Worker::new(config, params, Box::new(line))?;
@@ -214,6 +223,7 @@ struct LineState {
 struct Line {
     link: Arc<Link>,
     workers: usize,
+    slot: usize,
     /// XXH3 of the message that was sent last.
     sent: u64,
     state: Arc<LineState>,
@@ -223,7 +233,7 @@ impl Line {
     fn new(link: &Arc<Link>, welcome: &Welcome, round: u64) -> Line {
         let state = LineState { round: round.into(), loss: f64::NAN.to_bits().into(), ..LineState::default() };
         let workers = welcome.workers as usize;
-        Line { link: Arc::clone(link), workers, sent: 0, state: Arc::new(state) }
+        Line { link: Arc::clone(link), workers, slot: welcome.slot as usize, sent: 0, state: Arc::new(state) }
     }
 
     fn shared(&self) -> Arc<LineState> {
@@ -242,6 +252,11 @@ impl Collective for Line {
 
     fn served(&self) -> Option<usize> {
         Some(self.workers)
+    }
+
+    /// The number of workers is left to the server.
+    fn seat(&self) -> usize {
+        self.slot + usize::from(self.slot >= self.workers)
     }
 
     fn left_out(&self) -> bool {
@@ -308,6 +323,7 @@ pub struct Member {
     worker: Worker,
     line: Arc<LineState>,
     schedule: LearningRate,
+    counted: u64,
     left_out: u64,
     started_over: u64,
     /// Rounds of the server that this worker has not heard yet when it comes: it says when it has.
@@ -335,6 +351,11 @@ impl Member {
     /// Rounds heard.
     pub fn rounds(&self) -> u64 {
         self.line.round.load(Ordering::Relaxed)
+    }
+
+    /// Rounds that counted this worker.
+    pub fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// Rounds that were made without a message that this worker had for them. What it had to say is in its residue.
@@ -390,7 +411,9 @@ impl Member {
         let heard = self.rounds() > before;
         match done {
             Ok(_) => {
-                self.left_out += u64::from(heard && self.line.left_out.load(Ordering::Relaxed));
+                let left_out = self.line.left_out.load(Ordering::Relaxed);
+                self.left_out += u64::from(heard && left_out);
+                self.counted += u64::from(heard && !left_out);
                 Ok(())
             }
             Err(_) if self.group.link.gap().is_some() => self.start_over(params),
@@ -432,11 +455,14 @@ impl Member {
     fn start_over(&mut self, params: &mut [f32]) -> Result<()> {
         let own = Own::of(&mut self.worker)?;
         self.failed = true; // until there is a worker again
-        let welcome = self.group.link.join_again()?;
         let group = &mut self.group;
-        group.welcome = welcome;
+        let known = group.link.gap();
+        group.welcome = group.link.join_again()?;
+        let snapshot = group.link.snapshot(&mut group.welcome)?;
+        // Another of this name was counted meanwhile.
+        let own = if known.is_some_and(|known| group.welcome.counted > known) { own.without_residue() } else { own };
         self.behind = group.welcome.rounds;
-        (self.worker, self.line) = start_from_snapshot(&group.link, &group.welcome, &group.config, params, &own)?;
+        (self.worker, self.line) = start_from(snapshot, &group.link, &group.welcome, &group.config, params, &own)?;
         self.failed = false;
         self.started_over += 1;
         Ok(())

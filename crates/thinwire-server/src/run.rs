@@ -19,8 +19,11 @@
 #[cfg(test)]
 mod damage;
 #[cfg(test)]
+mod power;
+#[cfg(test)]
 pub(crate) mod tests;
 
+use crate::disk::{self, File};
 use crate::error::{Error, Result};
 use crate::frames::{self, Frames, write_whole};
 use crate::inputs::{self, Entry, Inputs};
@@ -33,7 +36,6 @@ use crate::state::State;
 use crate::{back, sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use thinwire::Config;
@@ -109,20 +111,20 @@ pub(crate) fn new_id() -> String {
 impl Run {
     /// Whether `dir` holds a run.
     pub fn exists(dir: &Path) -> bool {
-        dir.join("run.json").exists()
+        disk::exists(&dir.join("run.json")).unwrap_or(true) // where nobody can tell, no other may start
     }
 
     /// Whether files of a run are in `dir`.
     pub fn has_remains(dir: &Path) -> Result<bool> {
-        Ok(dir.is_dir() && remains(dir)?.is_some())
+        Ok(disk::exists(dir).map_err(Error::io(dir))? && remains(dir)?.is_some())
     }
 
     /// Whether a run may start in `dir`: in a new folder, an empty one, or where another start came to nothing.
     pub fn check_folder(dir: &Path) -> Result<()> {
-        let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+        let Ok(entries) = disk::list(dir) else { return Ok(()) };
         let ours = ["log-", "inputs-", "snapshot-", "residue-", MEMBERS, "lock", STARTING, "run.json"];
         for entry in entries {
-            let name = entry.map_err(Error::io(dir))?.file_name().to_string_lossy().into_owned();
+            let name = entry.file_name().unwrap_or_default().to_string_lossy();
             if !ours.iter().any(|prefix| name.starts_with(prefix)) {
                 return Err(Error::Usage(format!(
                     "{}: has other things in it ({name}); a run wants a folder of its own",
@@ -152,7 +154,7 @@ impl Run {
         retention: Retention,
     ) -> Result<Run> {
         let config = served(config)?;
-        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        make_folder(dir)?;
         let lock = lock(dir)?;
         if Run::exists(dir) {
             return Err(Error::Usage(format!("{} holds a run already", dir.display())));
@@ -161,7 +163,7 @@ impl Run {
         write_whole(&dir.join(STARTING), b"")?; // from here to run.json, what lies here is of a start that came to nothing
         for prefix in FILES {
             for (_, path) in numbered(dir, prefix)? {
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                disk::remove(&path).map_err(Error::io(&path))?;
             }
         }
         remove_if_there(&dir.join(MEMBERS))?;
@@ -206,6 +208,8 @@ impl Run {
     }
 
     fn open_locked(dir: &Path, retention: Retention, lock: File) -> Result<Run> {
+        // Whoever died here may have made files whose names are not on the disk yet.
+        disk::sync_folder(dir).map_err(Error::io(dir))?;
         let spec = back::finish(dir, read_spec(dir)?)?;
         remove_if_there(&dir.join(STARTING))?;
         let mut log = Log::open(dir)?;
@@ -292,7 +296,8 @@ impl Run {
         };
         let record = Record { round, counted, message: mean.into() };
         if let Err(error) = self.log.append(&record) {
-            if let Some(place) = entry {
+            // After any other error nobody tries again, and the record may be there: its inputs stay.
+            if let (Some(place), Error::NoRoom { .. }) = (entry, &error) {
                 self.inputs.cut(place)?; // else the next try would find it there
                 debug_assert_eq!(self.inputs.length(), before);
             }
@@ -358,13 +363,13 @@ impl Run {
         self.remove(|number| number < oldest)?;
         // They belong to a snapshot that was not finished. Inputs of a damaged snapshot stay: the older snapshot continues with them.
         for (number, path) in numbered(&self.dir, "inputs")? {
-            let empty = std::fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+            let empty = disk::length(&path).is_ok_and(|length| length == 0);
             if empty && !kept.contains(&number) && path != self.inputs.path() {
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                disk::remove(&path).map_err(Error::io(&path))?;
             }
         }
         for (_, path) in numbered(&self.dir, "residue")?.iter().filter(|(number, _)| !kept.contains(number)) {
-            std::fs::remove_file(path).map_err(Error::io(path))?;
+            disk::remove(path).map_err(Error::io(path))?;
         }
         Ok(oldest)
     }
@@ -374,7 +379,7 @@ impl Run {
         for prefix in ["snapshot", "residue", "inputs"] {
             for (number, path) in numbered(&self.dir, prefix)? {
                 if which(number) {
-                    std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                    disk::remove(&path).map_err(Error::io(&path))?;
                 }
             }
         }
@@ -383,10 +388,9 @@ impl Run {
 
     /// Removes what a server that died was writing.
     fn remove_unfinished(&self) -> Result<()> {
-        for entry in std::fs::read_dir(&self.dir).map_err(Error::io(&self.dir))? {
-            let path = entry.map_err(Error::io(&self.dir))?.path();
+        for path in disk::list(&self.dir).map_err(Error::io(&self.dir))? {
             if path.to_string_lossy().ends_with(frames::UNFINISHED) {
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                disk::remove(&path).map_err(Error::io(&path))?;
             }
         }
         Ok(())
@@ -419,7 +423,9 @@ fn no_way(dir: &Path, log: &Log, damaged: Damaged) -> Error {
 
 /// Refuses a folder with a run's files and no word of what they are: a new run would delete them.
 fn check_remains(dir: &Path) -> Result<()> {
-    let Some(path) = remains(dir)?.filter(|_| !Run::exists(dir) && !dir.join(STARTING).exists()) else { return Ok(()) };
+    let starting = dir.join(STARTING);
+    let known = Run::exists(dir) || disk::exists(&starting).map_err(Error::io(&starting))?;
+    let Some(path) = remains(dir)?.filter(|_| !known) else { return Ok(()) };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let problem =
         format!("expected run.json beside {name}, found none (put it back from a copy, or start over by --overwrite)");
@@ -436,8 +442,26 @@ fn remains(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
+/// Makes the folder of a run. Its name is on the disk before anything is in it, and so are those of folders made for it: else a power
+/// cut could take all of them, with a run that workers have seen.
+fn make_folder(dir: &Path) -> Result<()> {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && disk::exists(folder).is_ok_and(|there| !there);
+    let missing = dir.ancestors().take_while(is_missing).count();
+    disk::create_folder(dir).map_err(Error::io(dir))?;
+    // The folder itself also if it was there: whoever made it may have died before this.
+    for folder in dir.ancestors().take(missing.max(1)).filter_map(Path::parent) {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        match disk::sync_folder(folder) {
+            // One may be allowed to pass through a folder, and not to read it.
+            Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => return Err(Error::io(folder)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn remove_if_there(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
+    match disk::remove(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(error)),
         _ => Ok(()),
     }

@@ -9,6 +9,7 @@
 //!
 //! Files written before there were checksums have no such line; whoever reads them says whether that is accepted.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::frames::write_whole;
 use serde::Serialize;
@@ -27,7 +28,8 @@ pub fn write(path: &Path, object: &impl Serialize) -> Result<()> {
 
 /// The JSON in a file, and whether it had a checksum. One that does not fit is an error.
 pub fn read(path: &Path) -> Result<(serde_json::Value, bool)> {
-    parse(path, &std::fs::read_to_string(path).map_err(Error::io(path))?)
+    let text = String::from_utf8(disk::read(path).map_err(Error::io(path))?);
+    parse(path, &text.map_err(|error| Error::damaged(path, format!("not text: {error}")))?)
 }
 
 /// The same of the text of the file at `path`.

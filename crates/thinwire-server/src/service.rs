@@ -1,6 +1,7 @@
 //! What workers ask of a server, and what they are told: the gRPC service of `proto/run.proto`.
 
 use crate::checked::Checked;
+use crate::disk::File;
 use crate::door::Visitor;
 use crate::hall::{Hall, Stats, blocking};
 use crate::kept::newest_file;
@@ -13,8 +14,9 @@ use crate::proto::{
 use crate::table::{Refusal, Verdict};
 use crate::uploads::{ROOM, Uploads};
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -80,7 +82,7 @@ impl Service {
         Ok((seat.slot, seat.session))
     }
 
-    fn welcome(&self, request: &JoinRequest, visitor: Option<&Visitor>) -> Result<Welcome, Status> {
+    pub(crate) fn welcome(&self, request: &JoinRequest, visitor: Option<&Visitor>) -> Result<Welcome, Status> {
         let (hall, spec) = (&self.hall, &self.hall.spec);
         if request.version != VERSION {
             let text = format!("this server speaks version {VERSION} of the protocol, not {}", request.version);
@@ -106,11 +108,12 @@ impl Service {
         };
         let (slot, session, counted) = {
             let mut table = hall.table();
-            let joined = table.join(&request.name, &identity, Instant::now())?;
+            let joined = table.join(&request.name, &identity, hall.now())?;
             // Nobody is told of a seat that the next server would give to another.
             hall.keep_roster(&table).map_err(unwritten)?;
             (joined.0, joined.1, table.counted(joined.0))
         };
+        hall.seated.send_replace(());
         Ok(Welcome {
             run: spec.id.clone(),
             slot,
@@ -126,53 +129,55 @@ impl Service {
         })
     }
 
-    /// The whole message, no longer than such a message may be, of a round that is open; none if it is too late for it.
-    async fn take(&self, mut parts: Streaming<SendPart>) -> Result<receipt::Verdict, Status> {
+    /// A stream of rounds from `from` on begins.
+    pub(crate) fn following(&self, seat: Option<Seat>, from: u64) -> Result<Following, Status> {
+        let (slot, session) = self.seat(seat)?;
+        let (oldest, rounds) = (self.hall.shelf.oldest(), *self.hall.rounds.borrow());
+        if from < oldest || from > rounds {
+            return Err(Status::not_found(format!("the log has the rounds {oldest} to {rounds}, not {from}")));
+        }
+        self.hall.table().follows(slot, session)?;
+        self.hall.changed.notify_one();
+        Ok(Following(Arc::clone(&self.hall), slot, session))
+    }
+
+    pub(crate) fn hear(&self, note: Note) -> Result<(), Status> {
+        let (slot, session) = self.seat(note.seat)?;
+        match note.what() {
+            note::What::Ready => self.hall.table().ready(slot, session, note.round)?,
+            note::What::Leaves => {
+                self.hall.table().leaves(slot, session)?;
+                tracing::info!(slot, "a worker leaves");
+            }
+        }
+        self.hall.changed.notify_one();
+        Ok(())
+    }
+
+    /// A message begins to come: what it must be, if its round is open; none if it is too late for it.
+    pub(crate) fn begin(&self, seat: Option<Seat>, round: u64) -> Result<Option<Incoming>, Status> {
         let hall = &self.hall;
-        let first = next_part(&mut parts).await?.ok_or_else(|| Status::invalid_argument("an empty message"))?;
-        let (slot, session) = self.seat(first.seat)?;
-        let verdict = hall.table().may_send(slot, session, first.round)?;
-        let (Verdict::Open(expected) | Verdict::Past(expected)) = verdict else { return Ok(receipt::Verdict::Late) };
+        let (slot, session) = self.seat(seat)?;
+        let verdict = hall.table().may_send(slot, session, round)?;
+        let (Verdict::Open(expected) | Verdict::Past(expected)) = verdict else { return Ok(None) };
         let longest = hall.checker.length(&expected).map_err(internal)?;
         let upload = hall.table().begin_upload(slot, session)?;
-        let place = self.uploads.begin(slot, longest);
+        Ok(Some(Incoming { slot, session, round, upload, longest, expected }))
+    }
+
+    /// The whole message, no longer than such a message may be, of a round that is open; none if it is too late for it.
+    async fn take(&self, mut parts: Streaming<SendPart>) -> Result<receipt::Verdict, Status> {
+        let first = next_part(&mut parts).await?.ok_or_else(|| Status::invalid_argument("an empty message"))?;
+        let Some(incoming) = self.begin(first.seat, first.round)? else { return Ok(receipt::Verdict::Late) };
+        let longest = incoming.longest;
+        let place = self.uploads.begin(incoming.slot, longest);
         let whole = place.in_time(async {
             let room = self.uploads.room(longest).await?;
-            Ok((
-                self.whole(first.data, &mut parts, longest, || hall.table().check_upload(slot, session, upload))
-                    .await?,
-                room,
-            ))
+            Ok((self.whole(first.data, &mut parts, longest, || incoming.goes_on(&self.hall)).await?, room))
         });
         let (message, _room) = whole.await?;
-        let checked = blocking({
-            let (hall, expected) = (Arc::clone(hall), Arc::clone(&expected));
-            move || Checked::of(&hall, &expected, message, slot)
-        });
-        let mut checked = checked.await.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let arrived = {
-            let (mut table, message) = (hall.table(), std::mem::take(&mut checked.message));
-            let arrived = table.arrive(slot, session, first.round, message, first.loss, Instant::now());
-            // In one piece with the above: the keeper may close the round as soon as it sees the table.
-            if matches!(arrived, Ok(Verdict::Open(_))) {
-                hall.came(&mut table, slot, &checked);
-            }
-            arrived
-        };
-        match arrived {
-            Ok(Verdict::Open(_)) => {
-                tracing::trace!(slot, round = first.round, digest = checked.digest, "message");
-                hall.changed.notify_one();
-                Ok(receipt::Verdict::Taken)
-            }
-            Ok(Verdict::Late | Verdict::Past(_)) => Ok(receipt::Verdict::Late),
-            // The first stands, and the worker will find that the other is not the one counted.
-            Err(Refusal::Another(round)) => {
-                tracing::warn!(slot, round, "a second, different message of one worker");
-                Ok(receipt::Verdict::Late)
-            }
-            Err(refusal) => Err(refusal.into()),
-        }
+        let hall = Arc::clone(&self.hall);
+        blocking(move || incoming.end(&hall, message, first.loss)).await
     }
 
     /// The pieces of a message of at most `longest` bytes, put together, as long as `goes_on` says so.
@@ -200,6 +205,63 @@ impl Service {
     }
 }
 
+/// A message that is on its way.
+pub(crate) struct Incoming {
+    slot: u32,
+    session: u64,
+    round: u64,
+    upload: u64,
+    longest: usize,
+    expected: Arc<[u8]>,
+}
+
+impl Incoming {
+    #[cfg(test)]
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    #[cfg(test)]
+    pub(crate) fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Whether its worker has begun no other.
+    pub(crate) fn goes_on(&self, hall: &Hall) -> Result<(), Refusal> {
+        hall.table().check_upload(self.slot, self.session, self.upload)
+    }
+
+    /// It is whole: it is checked, and waits for its round.
+    pub(crate) fn end(&self, hall: &Hall, message: Vec<u8>, loss: Option<f64>) -> Result<receipt::Verdict, Status> {
+        let (slot, round) = (self.slot, self.round);
+        let checked = Checked::of(hall, &self.expected, message, slot);
+        let mut checked = checked.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let arrived = {
+            let (mut table, message) = (hall.table(), std::mem::take(&mut checked.message));
+            let arrived = table.arrive(slot, self.session, round, message, loss, hall.now());
+            // In one piece with the above: the keeper may close the round as soon as it sees the table.
+            if matches!(arrived, Ok(Verdict::Open(_))) {
+                hall.came(&mut table, slot, &checked);
+            }
+            arrived
+        };
+        match arrived {
+            Ok(Verdict::Open(_)) => {
+                tracing::trace!(slot, round, digest = checked.digest, "message");
+                hall.changed.notify_one();
+                Ok(receipt::Verdict::Taken)
+            }
+            Ok(Verdict::Late | Verdict::Past(_)) => Ok(receipt::Verdict::Late),
+            // The first stands, and the worker will find that the other is not the one counted.
+            Err(Refusal::Another(round)) => {
+                tracing::warn!(slot, round, "a second, different message of one worker");
+                Ok(receipt::Verdict::Late)
+            }
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
 async fn next_part(parts: &mut Streaming<SendPart>) -> Result<Option<SendPart>, Status> {
     match tokio::time::timeout(PAUSE, parts.message()).await {
         Ok(part) => part,
@@ -208,7 +270,7 @@ async fn next_part(parts: &mut Streaming<SendPart>) -> Result<Option<SendPart>, 
 }
 
 /// A round in pieces.
-fn parts(record: &Record) -> impl Iterator<Item = RoundPart> {
+pub(crate) fn parts(record: &Record) -> impl Iterator<Item = RoundPart> {
     let counted = record.counted.iter().map(|counted| Counted { slot: counted.slot, digest: counted.digest });
     let (round, message) = (record.round, record.message.clone());
     let mut counted = Some(counted.collect());
@@ -222,11 +284,18 @@ fn parts(record: &Record) -> impl Iterator<Item = RoundPart> {
 }
 
 /// Tells the table when a worker no longer follows, however that comes about.
-struct Following(Arc<Hall>, u32, u64);
+pub(crate) struct Following(Arc<Hall>, u32, u64);
+
+impl Following {
+    /// Whether the seat is still this worker's. One whose seat another has taken would wait for a round that no longer waits for it.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        Ok(self.0.table().check(self.1, self.2)?)
+    }
+}
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.0.table().lost(self.1, self.2, Instant::now());
+        self.0.table().lost(self.1, self.2, self.0.now());
         self.0.changed.notify_one();
         tracing::info!(slot = self.1, "a worker is gone");
     }
@@ -269,14 +338,7 @@ impl Run for Service {
 
     async fn follow(&self, request: Request<FollowRequest>) -> Answer<Self::FollowStream> {
         let FollowRequest { seat, from } = request.into_inner();
-        let (slot, session) = self.seat(seat)?;
-        let (oldest, rounds) = (self.hall.shelf.oldest(), *self.hall.rounds.borrow());
-        if from < oldest || from > rounds {
-            return Err(Status::not_found(format!("the log has the rounds {oldest} to {rounds}, not {from}")));
-        }
-        self.hall.table().follows(slot, session)?;
-        let following = Following(Arc::clone(&self.hall), slot, session);
-        self.hall.changed.notify_one();
+        let following = self.following(seat, from)?;
         let (sender, receiver) = mpsc::channel(2);
         tokio::spawn(async move { follow(following, from, sender).await });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -288,16 +350,7 @@ impl Run for Service {
     }
 
     async fn tell(&self, request: Request<Note>) -> Answer<Heard> {
-        let note = request.into_inner();
-        let (slot, session) = self.seat(note.seat)?;
-        match note.what() {
-            note::What::Ready => self.hall.table().ready(slot, session, note.round)?,
-            note::What::Leaves => {
-                self.hall.table().leaves(slot, session)?;
-                tracing::info!(slot, "a worker leaves");
-            }
-        }
-        self.hall.changed.notify_one();
+        self.hear(request.into_inner())?;
         Ok(Response::new(Heard {}))
     }
 }
@@ -305,8 +358,12 @@ impl Run for Service {
 /// Sends every round from `next` on, one at a time: a worker that does not read keeps nothing in memory but the one it is at.
 async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result<RoundPart, Status>>) {
     let hall = Arc::clone(&following.0);
-    let mut rounds = hall.rounds.subscribe();
+    let (mut rounds, mut seated) = (hall.rounds.subscribe(), hall.seated.subscribe());
     loop {
+        if let Err(status) = following.check() {
+            let _ = sender.send(Err(status)).await;
+            return;
+        }
         while next < *rounds.borrow_and_update() {
             let read: crate::Result<_> = match hall.last(next) {
                 Some(last) => Ok(Some(last)),
@@ -315,15 +372,10 @@ async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result
                     blocking(move || Ok(shelf.read(next)?.map(Arc::new))).await
                 }
             };
-            let record = match read {
-                Ok(Some(record)) => record,
-                Ok(None) => {
-                    let gone = Status::not_found(format!("round {next} is no longer in the log"));
-                    let _ = sender.send(Err(gone)).await;
-                    return;
-                }
-                Err(error) => {
-                    let _ = sender.send(Err(internal(error))).await;
+            let record = match found(next, read) {
+                Ok(record) => record,
+                Err(status) => {
+                    let _ = sender.send(Err(status)).await;
                     return;
                 }
             };
@@ -338,20 +390,31 @@ async fn follow(following: Following, mut next: u64, sender: mpsc::Sender<Result
         tokio::select! {
             () = sender.closed() => return,
             changed = rounds.changed() => if changed.is_err() { return },
+            changed = seated.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// A round that was looked up in the log.
+pub(crate) fn found(round: u64, read: crate::Result<Option<Arc<Record>>>) -> Result<Arc<Record>, Status> {
+    read.map_err(internal)?.ok_or_else(|| Status::not_found(format!("round {round} is no longer in the log")))
+}
+
+/// The newest snapshot's file, and of how many rounds it is.
+pub(crate) fn open_snapshot(dir: &Path) -> crate::Result<(u64, File, PathBuf)> {
+    loop {
+        let (rounds, path) = newest_file(dir)?;
+        match File::open(&path) {
+            Ok(file) => return Ok((rounds, file, path)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // a newer one has just replaced it
+            Err(error) => return Err(crate::Error::io(&path)(error)),
         }
     }
 }
 
 /// The newest snapshot, from the disk.
 fn send_snapshot(hall: &Hall, sender: &mpsc::Sender<Result<SnapshotPart, Status>>) -> crate::Result<()> {
-    let (rounds, mut file, path) = loop {
-        let (rounds, path) = newest_file(&hall.dir)?;
-        match std::fs::File::open(&path) {
-            Ok(file) => break (rounds, file, path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // a newer one has just replaced it
-            Err(error) => return Err(crate::Error::io(&path)(error)),
-        }
-    };
+    let (rounds, mut file, path) = open_snapshot(&hall.dir)?;
     // It is written before its last round is shown to anyone: whoever has it must not be ahead of the rounds that there are.
     while *hall.rounds.borrow() < rounds {
         if sender.is_closed() {
@@ -359,7 +422,7 @@ fn send_snapshot(hall: &Hall, sender: &mpsc::Sender<Result<SnapshotPart, Status>
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let length = file.metadata().map_err(crate::Error::io(&path))?.len();
+    let length = file.length().map_err(crate::Error::io(&path))?;
     let mut left = length;
     loop {
         let mut data = vec![0; left.min(PART as u64) as usize];

@@ -3,6 +3,7 @@
 //! It holds the entries that are the same on all workers: the parameters, the step, the digest, for 0/1 Adam and 1-bit Adam the
 //! moments. What is each worker's own (residues, local progress, Efficient-Adam's moments) is not in it, and starts at zero.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::frames::write_whole;
 use safetensors::SafeTensors;
@@ -69,7 +70,7 @@ impl Own {
     }
 
     pub fn read(path: &Path) -> Result<Own> {
-        Own::parse(path, &std::fs::read(path).map_err(Error::io(path))?)
+        Own::parse(path, &disk::read(path).map_err(Error::io(path))?)
     }
 
     /// The same of the bytes of the file at `path`.

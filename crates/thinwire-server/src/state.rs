@@ -24,7 +24,7 @@ pub struct State {
 
 impl State {
     pub fn start(dir: &Path, spec: &Spec, kept: &Kept) -> Result<State> {
-        let mut owner = spec.config.decide()?.owner(spec.parameters)?;
+        let mut owner = spec.config.decide()?.owner(spec.parameters)?.of_workers(spec.workers);
         if kept.residue.len() != owner.residual().len() {
             return Err(Error::damaged(dir, "its residue has another length than its parameters"));
         }

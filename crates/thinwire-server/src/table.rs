@@ -47,6 +47,8 @@ pub struct Seat {
     pub name: String,
     /// One more than the last round that counted it; 0 for none.
     counted: u64,
+    /// The round from which the seat is its own, if another had it before.
+    since: u64,
     /// It said that it leaves.
     left: bool,
     /// Of its present connection; none when it has not come since the server started.
@@ -159,8 +161,10 @@ impl Table {
     ) -> Table {
         let seat = |(slot, name): (usize, String)| {
             let waited_for = last.contains(&(slot as u32));
-            let counted = counted(slot as u32).max(roster.gone.get(&name).copied().unwrap_or(0));
-            Seat { name, counted, waited_for, lost: Some(now), ..Seat::default() }
+            let since = roster.since.get(&(slot as u32)).copied().unwrap_or(0);
+            let own = Some(counted(slot as u32)).filter(|counted| *counted > since).unwrap_or(0);
+            let counted = own.max(roster.gone.get(&name).copied().unwrap_or(0));
+            Seat { name, counted, since, waited_for, lost: Some(now), ..Seat::default() }
         };
         let seats = roster.seats.into_iter().enumerate().map(seat).collect();
         Table {
@@ -185,7 +189,9 @@ impl Table {
     }
 
     pub fn roster(&self) -> Roster {
-        Roster { seats: self.seats.iter().map(|seat| seat.name.clone()).collect(), gone: self.gone.clone() }
+        let since = (0..).zip(&self.seats).map(|(slot, seat)| (slot, seat.since)).filter(|(_, since)| *since > 0);
+        let seats = self.seats.iter().map(|seat| seat.name.clone()).collect();
+        Roster { seats, gone: self.gone.clone(), since: since.collect() }
     }
 
     /// How often the roster has changed.
@@ -270,7 +276,9 @@ impl Table {
             None => return Err(Refusal::Full(self.rules.max_members)),
         };
         let counted = self.gone.get(name).copied().unwrap_or(0);
-        let now_here = Seat { name: name.to_owned(), counted, ..Seat::default() };
+        let is_used = !self.seats[slot].name.is_empty();
+        let since = if is_used { self.round } else { 0 };
+        let now_here = Seat { name: name.to_owned(), counted, since, ..Seat::default() };
         let before = std::mem::replace(&mut self.seats[slot], now_here);
         self.end_session(before.session, Ended::GivenAway);
         if before.counted > 0 {

@@ -2,9 +2,11 @@
 //!
 //! Data-parallel training sends the gradient, 32 bits a parameter, at every step. The optimizers here send about a bit when
 //! they send, and 0/1 Adam can leave out half of the rounds and more: **0/1 Adam** (arXiv 2202.06009),
-//! **1-bit Adam** (arXiv 2102.02888) and **Efficient-Adam** (arXiv 2205.14473), with Adam itself as the baseline.
+//! **1-bit Adam** (arXiv 2102.02888) and **Efficient-Adam** (arXiv 2205.14473), with Adam itself as the baseline. **Local Adam** sends once in
+//! many steps what these have come to: DiLoCo (arXiv 2311.08105) and its relatives. **Lion** (arXiv 2404.00438) and **Birder** vote on the
+//! sign of a step. **1-bit LAMB** (arXiv 2104.06069) is for large batches.
 //!
-//! They are all Adam plus one primitive: *average a vector over all workers, compressed on the way up and on the way down,
+//! They are all an update rule plus one primitive: *average a vector over all workers, compressed on the way up and on the way down,
 //! with error feedback on each side*. [`Mean`] offers that primitive by itself. A [`Worker`] is what a
 //! program holds:
 //!
@@ -62,7 +64,7 @@ pub use config::{Config, Name};
 pub use error::{Error, Fault, Result};
 pub use machine::{Gradient, Pieces};
 pub use mean::{Mean, MeanOptions};
-pub use optim::{Adam, EfficientAdam, OneBitAdam, ZeroOneAdam};
+pub use optim::{Adam, Birder, EfficientAdam, Lion, LocalAdam, OneBitAdam, OneBitLamb, ZeroOneAdam};
 pub use plan::Plan;
 pub use schedule::{LearningRate, Round};
 #[cfg(feature = "mpi")]
@@ -76,7 +78,7 @@ pub mod options {
     pub use crate::config::{Hierarchy, NonFinite, Outlier};
     pub use crate::exchange::layout::Topology;
     pub use crate::machine::Group;
-    pub use crate::optim::{Freeze, Sync, Theta, Warmup};
+    pub use crate::optim::{Freeze, Outer, Sync, Theta, Variance, Warmup};
     pub use crate::schedule::Decay;
 }
 
@@ -88,7 +90,7 @@ pub mod counts {
 
 /// A device of your own: memory that is not the host's, and loops over it, for [`Worker::on_device`].
 pub mod device {
-    pub use crate::kernel::update::{Scalars, Since};
+    pub use crate::kernel::update::{OuterStep, Scalars, Sent, Since};
     pub use crate::machine::{Call, Coded, Coder, Device, Feedback, Input, Number, Refused, Room, Sum, Which};
 }
 

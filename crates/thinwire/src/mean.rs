@@ -1,6 +1,6 @@
 //! The mean by itself: average any vector over the workers, coded on the way, with error feedback; for methods of your own.
 
-use crate::codec::{CodecName, MAX_BLOCK, Precision};
+use crate::codec::{CodecName, Keeping, MAX_BLOCK, Precision};
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
@@ -49,6 +49,8 @@ pub struct MeanOptions {
     pub feedback: bool,
     /// How the residuals of error feedback are kept.
     pub residual: Precision,
+    /// Whether vectors count by the weights that come with them ([`Mean::take_weighted`]).
+    pub weighted: bool,
     /// Values that share a scale.
     pub block: usize,
     /// Bytes that a worker sends at a time.
@@ -64,6 +66,7 @@ impl Default for MeanOptions {
             down: CodecName::Sign,
             feedback: true,
             residual: Precision::F32,
+            weighted: false,
             block: 512,
             bucket: 4 << 20,
             threads: 1,
@@ -86,12 +89,22 @@ impl Mean {
 
     /// The same for a group that is in a box already.
     pub fn boxed(values: usize, options: MeanOptions, group: Box<dyn Collective>) -> Result<Mean> {
-        let MeanOptions { up, down, feedback, residual, block, bucket, threads } = options;
+        let MeanOptions { up, down, feedback, residual, weighted, block, bucket, threads } = options;
         if !(1..=MAX_BLOCK).contains(&block) {
             return Err(Error::config("block", block, format!("expected 1 to {MAX_BLOCK}")));
         }
         for (key, codec) in [("up", up), ("down", down)] {
             codec.check(key)?;
+        }
+        for (key, codec) in [("up", up), ("down", down)] {
+            if feedback && codec == CodecName::Vote {
+                let problem = "has no size, so a residual would only grow; expected sign, or another codec";
+                return Err(Error::config(key, codec, problem));
+            }
+        }
+        if weighted && up == CodecName::F16 {
+            let problem = "a vector times its weight soon leaves the range of f16; expected bf16 or another codec";
+            return Err(Error::config("up", up, problem));
         }
         let casts = |codec| matches!(codec, CodecName::F32 | CodecName::Bf16);
         if !(feedback || casts(up) && casts(down)) {
@@ -101,22 +114,38 @@ impl Mean {
         let workers = group.size();
         let shape = Shape { values, block, workers, topology: Topology::Sharded };
         let codecs = [CodecName::F32, up, down];
-        let coding = RoundLayout::on_hosts(shape, codecs, bucket.max(1), &Hosts::apart(workers)).keeping(residual);
+        let coding = RoundLayout::on_hosts(shape, codecs, bucket.max(1), &Hosts::apart(workers));
+        let coding = coding.keeping(Keeping::all(residual, block));
         let (round, codings) = match feedback {
             true => (Round::Coarse, RoundLayouts { exact: None, coarse: Some(coding) }),
             false => (Round::Exact, RoundLayouts { exact: Some(coding), coarse: None }),
         };
         let machine = Host::bare(values, Threads::new(threads)?);
-        Ok(Mean { exchange: Exchange::new(shape, codings, group, machine)?, round, taken: 0, stopped: false })
+        let mut exchange = Exchange::new(shape, codings, group, machine)?;
+        exchange.weighted = weighted;
+        Ok(Mean { exchange, round, taken: 0, stopped: false })
     }
 
     /// `x` becomes its mean over all workers. All workers call it together. After an error it is neither, and so is every later one:
     /// the others have been told.
     pub fn take(&mut self, x: &mut [f32]) -> Result<()> {
+        self.take_weighted(x, 1)
+    }
+
+    /// The same where `x` counts for `weight`, such as the number of examples it is of: `x` becomes Σw·x/Σw. All options must have
+    /// `weighted`. A weight of 0 takes no part; where all are 0, `x` stays.
+    pub fn take_weighted(&mut self, x: &mut [f32], weight: u32) -> Result<()> {
         if self.stopped {
             return Err(Error::Stopped);
         }
-        let taken = self.exchange.mean_in_place(self.round, self.taken, true, x).inspect_err(|error| {
+        if weight != 1 && !self.exchange.weighted {
+            return Err(Error::config(
+                "weight",
+                weight,
+                "expected 1, or weighted = true in the options of all workers",
+            ));
+        }
+        let taken = self.exchange.weighted_mean_in_place(self.round, self.taken, weight, x).inspect_err(|error| {
             self.stopped = true;
             self.exchange.abort(Operation::Abort, self.taken, error.to_string().as_bytes());
         });

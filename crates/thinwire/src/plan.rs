@@ -20,8 +20,11 @@ pub struct Plan {
     pub steps: u64,
     /// Rounds of each kind.
     pub rounds: Rounds,
+    /// Those of the exact ones that follow the coarse one of the same step.
+    pub second: u64,
     algorithm: Arc<dyn Algorithm>,
-    clips: bool,
+    /// Whether a mean is kept until its norm is known.
+    keeps: bool,
     shape: Shape,
     /// Where the workers are, whatever the form of the mean.
     hosts: Hosts,
@@ -50,7 +53,7 @@ pub struct Load {
 pub struct Memory {
     /// Parameters and gradients: the caller's.
     pub model: u64,
-    /// m and v, as in Adam anywhere.
+    /// m and v, as in Adam anywhere; or the one vector that Lion has.
     pub moments: u64,
     /// What the optimizer keeps beyond them: residuals, for 0/1 Adam u and the anchor, room for clipping.
     pub beyond_adam: u64,
@@ -79,14 +82,16 @@ impl Plan {
         }
         let settings = config.decide()?;
         settings.groups(params)?;
+        settings.algorithm.fits(params, true)?;
         settings.algorithm.is_planned()?;
         let shape = settings.shape(params, workers);
         let codings = settings.codings(shape, &settings.hosts(&hosts)?);
         let mut plan = Plan {
             steps,
             rounds: Rounds::default(),
+            second: 0,
+            keeps: settings.keeps(),
             algorithm: settings.algorithm,
-            clips: settings.clip.is_some(),
             shape,
             hosts,
             codings,
@@ -96,8 +101,10 @@ impl Plan {
         for t in 0..steps {
             let round = plan.round(t);
             plan.rounds.count(round);
-            plan.ends_synced = round != Round::Skipped;
+            plan.second += u64::from(plan.ends_exactly(t));
         }
+        plan.rounds.exact += plan.second;
+        plan.ends_synced = steps.checked_sub(1).is_none_or(|last| plan.algorithm.ends_synced(last, plan.rate(last)));
         Ok(plan)
     }
 
@@ -182,7 +189,16 @@ impl Plan {
 
     /// The kind of step `t`.
     pub fn round(&self, t: u64) -> Round {
-        self.algorithm.round(t, self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t)))
+        self.algorithm.round(t, self.rate(t))
+    }
+
+    fn rate(&self, t: u64) -> f32 {
+        self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.at(t))
+    }
+
+    /// Whether step `t` has an exact round too, after its coarse one.
+    pub fn ends_exactly(&self, t: u64) -> bool {
+        self.algorithm.ends_exactly(t)
     }
 
     /// The bits that stand for one parameter between hosts, averaged over the steps, as the papers count: a mean in f32 is 32
@@ -203,10 +219,10 @@ impl Plan {
         let word = 4 * self.shape.values as u64;
         let residuals = self.codings.coarse.as_ref().map_or(0, |coding| coding.residual_bytes(rank) as u64);
         let vectors = self.algorithm.vectors().len() as u64 * word;
-        let clipping = if self.clips && self.codings.exact.is_some() { word } else { 0 };
+        let clipping = if self.keeps { word } else { 0 };
         Memory {
             model: 2 * word,
-            moments: 2 * word,
+            moments: vectors.min(2 * word),
             beyond_adam: residuals + vectors.saturating_sub(2 * word) + clipping,
             messages: (self.codings.buffers(rank) * self.codings.longest_message()) as u64,
         }

@@ -74,7 +74,7 @@ fn by_step(words: &str, hosts: &[usize], len: usize) -> Vec<Vec<u64>> {
 
 /// Messages that are longer than the greeting, where the groups of the case do not fix the length; and many short ones.
 fn sizes(words: &str) -> [(usize, &'static str); 2] {
-    let long = if words.contains("groups") { LEN } else { 3000 };
+    let long = if words.contains("groups") || words.contains("tensors") { LEN } else { 3000 };
     [(long, "bucket = 100000"), (LEN, "bucket = 1")]
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _torch_private as private
 from .._flat import Gradients, check
 from .._mirror import cut, dense
 from .._sharded import Sharding, local
@@ -34,7 +35,7 @@ class DeviceFlat:
         self.machine = Machine(sum(self.lengths), device, name)
         self._are = [(local(param).shape, param.dtype, param.device) for param in params]
         with torch.no_grad():
-            torch._foreach_copy_(self._parts(), [local(param) for param in self.params])
+            private.copy_all(self._parts(), [local(param) for param in self.params])
 
     @property
     def values(self) -> Tensor:
@@ -55,7 +56,7 @@ class DeviceFlat:
         pairs = list(zip(self._parts(), map(local, self.params), strict=True))
         same = [(part, param) for part, param in pairs if param.dtype is torch.float32]
         if same:
-            torch._foreach_copy_([part for part, _ in same], [param for _, param in same])
+            private.copy_all([part for part, _ in same], [param for _, param in same])
         for part, param in pairs:
             if param.dtype is not torch.float32:  # no look at whether any did change: the host would wait for it
                 part.copy_(torch.where(part.to(param.dtype) == param, part, param.to(part.dtype)))
@@ -71,7 +72,7 @@ class DeviceFlat:
                 raise RuntimeError(f"a gradient of {grad.numel()} values for a parameter of {part.numel()}")
         pairs = [(part, dense(grad)) for part, grad in zip(there, grads, strict=True) if grad is not None]
         if pairs:
-            torch._foreach_copy_([part for part, _ in pairs], [grad for _, grad in pairs])
+            private.copy_all([part for part, _ in pairs], [grad for _, grad in pairs])
         if scale != 1.0:
             # By a tensor: PyTorch multiplies with the reciprocal of a number, which rounds twice.
             self.machine.gradient.div_(torch.tensor(scale, dtype=torch.float32, device=self.machine.device))
@@ -83,7 +84,7 @@ class DeviceFlat:
 
     def give_params(self) -> None:
         """Hands the vector's values to the parameters."""
-        torch._foreach_copy_([local(param) for param in self.params], self._parts())
+        private.copy_all([local(param) for param in self.params], self._parts())
 
     @contextmanager
     def lent(self, params: Tensor) -> Iterator[Tensor]:

@@ -50,6 +50,42 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "own_update": ("m", "v"),
 }
 
+#: Passes and sources of the engine that there is no kernel for yet: the optimizers that need them are refused on a device by name.
+WITHOUT_KERNEL = frozenset(
+    {
+        "abstain",
+        "arrive",
+        "birder_ratio",
+        "correct",
+        "depart",
+        "difference",
+        "first_rebase_both",
+        "lamb_momentum",
+        "lamb_of_params",
+        "lamb_of_ratio",
+        "lamb_stride",
+        "lamb_warm_up",
+        "lion_direction",
+        "mix",
+        "mixed_average",
+        "mixed_nesterov",
+        "mixed_sign",
+        "mixed_slow_momentum",
+        "momentum",
+        "outer_average",
+        "outer_nesterov",
+        "outer_sign",
+        "outer_slow_momentum",
+        "own_progress",
+        "rebase_both",
+        "replace_momentum",
+        "return",
+        "return_all",
+        "stride",
+        "stride_by_sign",
+    }
+)
+
 _LIES = {"params": "x", "unsent": "u"}
 _STORES = ("keep", "replace")
 

@@ -11,7 +11,6 @@ use crate::files;
 use crate::inspect::stored;
 use crate::language::Language;
 use crate::names;
-use crate::numbers::bytes;
 use crate::saved::Saved;
 use crate::screen::say;
 use crate::settings::TaskName;
@@ -20,6 +19,7 @@ use clap::{Args, ValueEnum};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use thinwire_report::numbers::bytes;
 
 #[derive(Args)]
 pub struct Export {
@@ -130,7 +130,11 @@ fn note_if_between_syncs(saved: &Saved) -> Result<()> {
     let state = stored::read(&saved.file(0)?, &manifest.files[0].digest)?;
     let since = state.iter().find(|tensor| tensor.name == "steps_since_sync").and_then(|tensor| tensor.value);
     if let (Some(steps @ 1..), true) = (since, manifest.files.len() > 1) {
-        say!("note: the checkpoint was written {steps} steps after a sync; these are worker 0's parameters");
+        let whose = match saved.checkpoint.has_anchor()? {
+            true => "those of the last sync, which all workers have in common",
+            false => "worker 0's parameters",
+        };
+        say!("note: the checkpoint was written {steps} steps after a sync; these are {whose}");
     }
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use super::stored::Tensor;
 use super::{Inspected, Layer};
-use crate::numbers::{self, bytes};
-use crate::report;
 use crate::screen::Answers;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
+use thinwire_report as report;
+use thinwire_report::numbers::{self, bytes};
 
 pub fn show(inspected: &Inspected, answers: Answers) {
     let here = inspected.files.iter().filter(|file| file.found).count();

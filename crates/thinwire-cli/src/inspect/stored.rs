@@ -3,13 +3,13 @@
 //! One pass and a megabyte of memory, however long the file is. docs/checkpoint-format.md says what the file holds.
 
 use super::figures::{Figures, Sums};
-use crate::tensors_file;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::tensor::{Dtype, Metadata};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
+use thinwire_plan::inside::head;
 use xxhash_rust::xxh3::Xxh3;
 
 const PIECE: usize = 1 << 20;
@@ -40,7 +40,7 @@ pub fn read(path: &Path, digest: &str) -> Result<Vec<Tensor>> {
 }
 
 fn tensors(file: &mut Hashed, length: u64) -> Result<Vec<Tensor>> {
-    let metadata = tensors_file::head(file, length)?;
+    let metadata = head(file, length)?;
     metadata.offset_keys().into_iter().map(|name| tensor(file, name, &metadata)).collect()
 }
 

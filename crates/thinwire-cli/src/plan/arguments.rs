@@ -1,17 +1,38 @@
 //! The flags of `plan`.
 
-use super::presets::Preset;
-use crate::units::{bandwidth, delay, duration, factor, number, part, size, steps, whole};
-use clap::Args;
+use crate::settings::named;
+use anyhow::Result;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use thinwire_plan::inside::{CODECS, MOST_STEPS, MOST_WORKERS, codecs};
+use thinwire_plan::units::{bandwidth, delay, duration, factor, number, part, size, steps, whole};
+use thinwire_plan::{Preset, Question};
 
-/// Of the group, and of a run.
-pub const MOST_WORKERS: u64 = 4096;
-const MOST_STEPS: u64 = 100_000_000;
+/// A preset as a flag has it.
+#[derive(Clone, Copy)]
+pub struct Paper(Preset);
+
+impl ValueEnum for Paper {
+    fn value_variants<'a>() -> &'a [Paper] {
+        const { &[Paper(Preset::BertBase), Paper(Preset::BertLarge), Paper(Preset::Gpt2), Paper(Preset::Resnet18Imagenet)] }
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            Preset::BertBase => "110M parameters, 118,000 steps",
+            Preset::BertLarge => "340M parameters, 152,000 steps",
+            Preset::Gpt2 => "117M parameters, 300,000 steps",
+            Preset::Resnet18Imagenet => "11.7M parameters, 450,450 steps",
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
+    }
+}
 
 #[derive(Args, Clone, Default)]
 #[command(after_help = "Examples:\n  thinwire plan --params 110M --workers 16 --bandwidth 1Gb/s --compute 300ms\n  \
                   thinwire plan --preset bert-large --bandwidth 4.1Gb/s\n  \
+                  thinwire plan --params 1G --workers 16 --hosts 4 --bandwidth 10Gb/s --compute 400ms --device a100\n  \
                   thinwire plan --measure --task gpt --size small --workers 4 --network probe.json\n  \
                   thinwire plan --deepspeed ds_config.json --params 340M --workers 64 --hosts 16 --bandwidth 10Gb/s --compute 200ms")]
 pub struct Plan {
@@ -23,7 +44,7 @@ pub struct Plan {
     pub model: Option<PathBuf>,
     /// A paper's model and settings; other flags override them
     #[arg(long, value_enum, help_heading = "Model")]
-    pub preset: Option<Preset>,
+    pub preset: Option<Paper>,
     /// Read the optimizer and its schedule from a DeepSpeed configuration, and compare with it
     #[arg(long, value_name = "FILE.json", conflicts_with = "preset", help_heading = "Model")]
     pub deepspeed: Option<PathBuf>,
@@ -56,11 +77,21 @@ pub struct Plan {
     #[arg(long, value_name = "FILE", help_heading = "Computing")]
     pub bench: Option<PathBuf>,
 
-    /// Assume that packing takes no time, as is nearly so on GPUs: computing and the network alone
-    #[arg(long, conflicts_with = "bench", help_heading = "Computing")]
+    /// Where the optimizer's arithmetic runs: cpu (this machine's, measured), or by arithmetic v100, a100, h100, b200, rtx4090, mi300x,
+    /// or a report of `python -m thinwire.device --json` [default: cpu; with --preset v100, which the papers' computing is from]
+    #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "bench", help_heading = "Computing")]
+    pub device: Option<String>,
+    /// Assume that packing takes no time: computing and the network alone
+    #[arg(long, conflicts_with_all = ["bench", "device"], help_heading = "Computing")]
     pub without_packing: bool,
 
-    /// Memory of a worker's device (for example 24GB or 80GiB): methods that do not fit are marked and not advised
+    /// Optimizers and presets to plan beside those whose learning has been measured: local-adam, lion, birder, loco, diloco, dsm and so
+    /// on. They are never advised
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', help_heading = "Run")]
+    pub also: Vec<String>,
+
+    /// Memory of a worker's device (for example 24GB or 80GiB): methods that do not fit are marked and not advised [default: that of
+    /// --device]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size, help_heading = "Computing")]
     pub memory: Option<usize>,
 
@@ -97,7 +128,7 @@ pub struct Plan {
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
-        default_value = "sign,uniform2,uniform4,uniform8,power3,topk0.01",
+        default_value = CODECS,
         help_heading = "Run"
     )]
     pub codecs: Vec<String>,
@@ -130,4 +161,40 @@ pub struct Plan {
     /// Print errors only
     #[arg(long, short, help_heading = "Results")]
     pub quiet: bool,
+}
+
+impl Plan {
+    /// What the flags ask, but for what `--measure` measures.
+    pub fn question(&self) -> Result<Question> {
+        Ok(Question {
+            params: self.params,
+            model: self.model.clone(),
+            preset: self.preset.map(|paper| paper.0),
+            deepspeed: self.deepspeed.clone(),
+            compute: self.compute,
+            sharing: self.sharing,
+            cores: self.cores,
+            bench: self.bench.clone(),
+            device: self.device.clone(),
+            without_packing: self.without_packing,
+            memory: self.memory,
+            workers: self.workers,
+            hosts: self.hosts,
+            bandwidth: self.bandwidth,
+            latency: self.latency,
+            network: self.network.clone(),
+            steps: self.steps,
+            warmup: self.warmup,
+            decay: self.decay.as_deref().map(|decay| named("decay", decay)).transpose()?,
+            clip: self.clip,
+            codecs: Some(codecs(&self.codecs)?),
+            also: self.also.clone(),
+            simulate: self.simulate,
+            spread: self.spread,
+            slow_host: self.slow_host,
+            slow_link: self.slow_link,
+            jitter: self.jitter,
+            seed: self.seed,
+        })
+    }
 }

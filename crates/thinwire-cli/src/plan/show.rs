@@ -1,25 +1,20 @@
-//! The answer: for people a table and a sentence, for programs JSON. What was assumed stands beside it, on standard error.
+//! The answer for people: a table and a sentence. What was assumed stands beside it, on standard error.
 
-use super::advice::{Advice, Pays, pays};
-use super::cost::Estimate;
-use super::{Answer, Situation};
-use crate::numbers::{self, bytes, short};
 use crate::screen::{Answers, say, wrapped};
-
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use serde_json::{Value, json};
-use thinwire::Round;
+use thinwire_plan::{Answer, Forecast, Pays};
+use thinwire_report::numbers::{self, bytes, short};
 
 /// Columns that go where the terminal is too narrow for all, the first of them first.
 const SPARE: [&str; 6] = ["memory", "bits", ROUNDS, "computes", "sends", "the run"];
 
 const ROUNDS: &str = "exact, coarse, skipped";
 
-pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: Answers) {
-    let (place, network, width) = (&situation.place, &situation.network, answers.width());
+pub fn show(answer: &Answer, answers: Answers) {
+    let (network, width) = (&answer.network, answers.width());
     let tell = |line: &str| answers.line(&wrapped(line, width));
     let note = |line: &str| say!("{}", wrapped(line, width));
-    let link = match place.host_count() {
+    let link = match answer.hosts {
         1 => "one host".to_owned(),
         hosts => format!(
             "{hosts} hosts, links of {} with {} of latency",
@@ -29,27 +24,30 @@ pub fn show(situation: &Situation, answer: &Answer, advice: &Advice, answers: An
     };
     tell(&format!(
         "{} parameters, {} worker{} on {link}; {} of computing a step, {} steps",
-        short(situation.params as f64),
-        place.workers(),
-        if place.workers() == 1 { "" } else { "s" },
-        numbers::seconds(situation.compute),
-        numbers::count(situation.run.steps),
+        short(answer.params as f64),
+        answer.workers,
+        if answer.workers == 1 { "" } else { "s" },
+        numbers::seconds(answer.compute_seconds),
+        numbers::count(answer.steps),
     ));
-    let (table, left_out) = fitting(situation, answer, width);
+    let (table, left_out) = fitting(answer, width);
     answers.line(&table.to_string());
-    tell(&legend(situation, answer, left_out));
-    for assumed in &situation.notes {
+    tell(&legend(answer, left_out));
+    for assumed in &answer.notes {
         note(&format!("· {assumed}"));
     }
-    for warning in &situation.warnings {
+    for warning in &answer.warnings {
         note(&format!("warning: {warning}"));
     }
-    tell(&format!("\n{}", advice.reason));
+    tell(&format!("\n{}", answer.recommendation.reason));
+    if let Some(program) = &answer.program {
+        tell("\nInstead of the file's optimizer, in your program (docs/deepspeed.md has the rest of the file):");
+        answers.line(&format!("\n{program}"));
+    }
 }
 
 /// Explains the columns that need it.
-fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
-    let held_to = &answer.estimates[answer.base].method.shown;
+fn legend(answer: &Answer, left_out: &[&str]) -> String {
     let mut legend = [
         ("sends", "sends: by one worker, to other hosts if there are some"),
         ("bits", "bits: for a parameter, averaged over the steps"),
@@ -59,16 +57,14 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     .filter(|(column, _)| !left_out.contains(column))
     .map(|(_, words)| (*words).to_owned())
     .collect::<Vec<_>>();
-    if answer.estimates.iter().any(|estimate| estimate.ddp.is_some()) {
+    if answer.methods.iter().any(|method| method.ddp) {
         legend.push("DDP: PyTorch's, with AdamW, sending beside backward".to_owned());
     }
-    if (0..answer.estimates.len()).any(|at| !answer.fits(at)) && !left_out.contains(&"memory") {
+    if answer.methods.iter().any(has_no_room) && !left_out.contains(&"memory") {
         legend.push("!: more than --memory".to_owned());
     }
-    legend.push(format!("pays below: up to this bandwidth it is faster than {held_to}"));
-    let network = &situation.network;
-    let base = &answer.estimates[answer.base];
-    if answer.estimates.iter().any(|estimate| pays(estimate, base, network) == Pays::Always) {
+    legend.push(format!("pays below: up to this bandwidth it is faster than {}", answer.held_to));
+    if answer.methods.iter().any(|method| method.pays == Pays::Always) {
         legend.push("always: even if bytes took no time, because its packing and latency take no longer".to_owned());
     }
     if !left_out.is_empty() {
@@ -77,13 +73,14 @@ fn legend(situation: &Situation, answer: &Answer, left_out: &[&str]) -> String {
     legend.join("; ")
 }
 
+/// Whether it needs more than a worker's memory, as far as that is known.
+fn has_no_room(method: &Forecast) -> bool {
+    method.fits == Some(false)
+}
+
 /// The table without as many columns as do not fit, and which those are.
-pub(super) fn fitting(
-    situation: &Situation,
-    answer: &Answer,
-    width: Option<usize>,
-) -> (Table, &'static [&'static str]) {
-    let mut tried = (0..=SPARE.len()).map(|many| (table(situation, answer, &SPARE[..many]), &SPARE[..many]));
+fn fitting(answer: &Answer, width: Option<usize>) -> (Table, &'static [&'static str]) {
+    let mut tried = (0..=SPARE.len()).map(|many| (table(answer, &SPARE[..many]), &SPARE[..many]));
     let fits = |table: &Table| {
         let wide = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
         width.is_none_or(|width| wide <= width)
@@ -91,30 +88,11 @@ pub(super) fn fitting(
     tried.find(|(table, left_out)| fits(table) || left_out.len() == SPARE.len()).expect("the last is taken")
 }
 
-fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
-    let network = &situation.network;
+fn table(answer: &Answer, left_out: &[&str]) -> Table {
     let mut header = vec!["", ROUNDS, "sends", "bits", "a step", "the run", "computes", "memory", "pays below"];
-    if answer.simulated.is_some() {
+    if answer.methods.iter().any(|method| method.simulated.is_some()) {
         header.insert(5, "simulated");
     }
-    let row = |(at, estimate): (usize, &Estimate)| {
-        let rounds = estimate.plan.rounds;
-        let mut row = vec![
-            estimate.method.shown.clone(),
-            [rounds.exact, rounds.coarse, rounds.skipped].map(numbers::count).join(", "),
-            bytes(estimate.bytes_on_links() as f64),
-            format!("{:.2}", estimate.plan.bits_per_param_per_step()),
-            numbers::seconds(estimate.mean_step(network)),
-            numbers::seconds(answer.run(at, network)),
-            format!("{:.0} %", 100.0 * answer.efficiency(at, network)),
-            bytes(estimate.memory().total() as f64) + if answer.fits(at) { "" } else { " !" },
-            pays(estimate, &answer.estimates[answer.base], network).to_string(),
-        ];
-        if answer.simulated.is_some() {
-            row.insert(5, numbers::seconds(answer.step(at, network)));
-        }
-        row
-    };
     let kept = |cells: Vec<String>| {
         let cells = cells.into_iter().zip(&header).filter(|(_, column)| !left_out.contains(column));
         cells.map(|(cell, _)| cell).collect::<Vec<_>>()
@@ -123,66 +101,60 @@ fn table(situation: &Situation, answer: &Answer, left_out: &[&str]) -> Table {
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(kept(header.iter().map(|column| (*column).to_owned()).collect()));
     // What people have first; in JSON it is behind what was there before.
-    let all = || answer.estimates.iter().enumerate();
-    let ordered = all().filter(|(_, of)| of.ddp.is_some()).chain(all().filter(|(_, of)| of.ddp.is_none()));
-    table.add_rows(ordered.map(row).map(kept));
+    let (ddp, others): (Vec<_>, Vec<_>) = answer.methods.iter().partition(|method| method.ddp);
+    table.add_rows(ddp.into_iter().chain(others).map(row).map(kept));
     table.column_iter_mut().skip(1).for_each(|column| {
         column.set_cell_alignment(CellAlignment::Right);
     });
     table
 }
 
-pub fn json(situation: &Situation, answer: &Answer, advice: &Advice) -> Value {
-    let network = &situation.network;
-    let method = |(at, estimate): (usize, &Estimate)| {
-        let step = |round| estimate.round(round).map(|_| estimate.step(round, network));
-        let skipped = (estimate.plan.rounds.skipped > 0).then(|| estimate.step(Round::Skipped, network));
-        let (memory, parts) = (estimate.memory(), estimate.parts(network));
-        let mut method = json!({
-            "name": estimate.method.shown,
-            "optimizer": estimate.method.config.name,
-            "codec": estimate.method.codec(),
-            "rounds": estimate.plan.rounds,
-            "bytes_sent_per_worker": estimate.bytes_sent,
-            "bytes_between_hosts_per_worker": estimate.bytes_between_hosts,
-            "bits_per_param_per_step": estimate.plan.bits_per_param_per_step(),
-            "step_seconds": estimate.mean_step(network),
-            "step_seconds_by_round": {
-                "exact": step(Round::Exact),
-                "coarse": step(Round::Coarse),
-                "skipped": skipped,
-            },
-            "wire_seconds_per_step": parts.wire,
-            "latency_seconds_per_step": parts.latency,
-            "pack_seconds_per_step": parts.packing,
-            "run_seconds": answer.run(at, network),
-            "efficiency": answer.efficiency(at, network),
-            "memory_bytes_per_worker": memory.total(),
-            "memory": memory,
-            "pays": pays(estimate, &answer.estimates[answer.base], network),
-            "ddp": estimate.ddp.is_some(),
-        });
-        if answer.memory.is_some() {
-            method["fits"] = json!(answer.fits(at));
+fn row(method: &Forecast) -> Vec<String> {
+    let rounds = method.rounds;
+    let mut row = vec![
+        method.name.clone(),
+        [rounds.exact, rounds.coarse, rounds.skipped].map(numbers::count).join(", "),
+        bytes(method.bytes_on_links() as f64),
+        format!("{:.2}", method.bits_per_param_per_step),
+        numbers::seconds(method.step_seconds),
+        numbers::seconds(method.run_seconds),
+        format!("{:.0} %", 100.0 * method.efficiency),
+        bytes(method.memory_bytes_per_worker as f64) + if has_no_room(method) { " !" } else { "" },
+        method.pays.to_string(),
+    ];
+    if let Some(simulated) = method.simulated {
+        row.insert(5, numbers::seconds(simulated.step));
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thinwire_plan::Question;
+
+    /// As many columns as there is room for, and always what a step takes.
+    #[test]
+    fn the_table_fits_the_terminal() {
+        let question = Question {
+            params: Some(3_000_000),
+            workers: Some(4),
+            bandwidth: Some(1e9),
+            compute: Some(0.05),
+            without_packing: true,
+            ..Question::default()
+        };
+        let answer = question.answer().unwrap();
+        let (whole, none) = fitting(&answer, None);
+        assert!(none.is_empty() && whole.to_string().contains("memory"));
+        let mut before = usize::MAX;
+        for width in [20, 55, 70, 80, 100, 120, 200] {
+            let (table, left_out) = fitting(&answer, Some(width));
+            let wide = table.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(wide <= width || width == 20, "{width}:\n{table}");
+            assert!(table.to_string().contains("a step") && left_out.len() <= before, "{width}:\n{table}");
+            before = left_out.len();
         }
-        if let Some(simulated) = &answer.simulated {
-            method["simulated"] = json!(simulated[at]);
-        }
-        method
-    };
-    json!({
-        "params": situation.params,
-        "workers": situation.place.workers(),
-        "hosts": situation.place.host_count(),
-        "steps": situation.run.steps,
-        "compute_seconds": situation.compute,
-        "network": network,
-        "device_memory_bytes": answer.memory,
-        "crowding": situation.place.crowding,
-        "notes": situation.notes,
-        "warnings": situation.warnings,
-        "held_to": answer.estimates[answer.base].method.shown,
-        "methods": answer.estimates.iter().enumerate().map(method).collect::<Vec<_>>(),
-        "recommendation": advice,
-    })
+        assert_eq!(before, 0);
+    }
 }

@@ -7,9 +7,10 @@
 mod decide;
 mod written;
 
-use crate::settings::{Settings, Size, TaskName, TokenizerName, Transport};
+use crate::settings::{Order, Settings, Size, TaskName, TokenizerName, Transport};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
+use thinwire::inside::optim::table::{Optimizers, Row};
 use thinwire::options::{Decay, Group};
 use thinwire::{Config, LearningRate};
 use thinwire_models::Tensors;
@@ -36,6 +37,7 @@ pub struct RunSpec {
     pub steps: u64,
     pub batch: usize,
     pub accumulate: u64,
+    pub order: Order,
     /// The peak of the learning rate, and whether it is the recommended one.
     pub lr: f64,
     pub recommended: bool,
@@ -59,6 +61,8 @@ pub struct RunSpec {
 
     /// Every option of the optimizer; parameter groups come with the network ([`RunSpec::config`]).
     optimizer: Config,
+    /// What the user calls it, if that is the name of a preset.
+    label: Option<String>,
     /// What the user gave, for the table `[given]`. Old files do not know it.
     given: Option<Box<Settings>>,
 }
@@ -112,6 +116,11 @@ impl RunSpec {
         self.given.as_ref().is_some_and(|given| given.context.is_some())
     }
 
+    /// What folders and tables call the optimizer: its name, or that of the preset it was asked for by.
+    pub fn called(&self) -> &str {
+        self.label.as_deref().unwrap_or(self.optimizer.name.as_str())
+    }
+
     pub fn hosts(&self) -> usize {
         self.hosts.unwrap_or(1)
     }
@@ -137,10 +146,16 @@ impl RunSpec {
         written::options(&asked.resolved()?)
     }
 
-    /// The engine's configuration, with a parameter group for each run of tensors: only matrices decay.
+    /// The engine's configuration, with a parameter group for each run of tensors: only matrices decay. An optimizer that measures
+    /// tensors is told of them.
     pub fn config(&self, tensors: &Tensors) -> Result<Config> {
         let groups = groups(tensors, self.weight_decay);
-        Ok(Config { groups, ..self.optimizer.clone() }.resolved()?)
+        let mut config = Config { groups, ..self.optimizer.clone() };
+        if Optimizers::row(config.name).wants_tensors() {
+            let lengths = tensors.iter().map(|tensor| tensor.range.len()).collect::<Vec<_>>();
+            config.own.entry(Row::TENSORS).or_insert_with(|| lengths.into());
+        }
+        Ok(config.resolved()?)
     }
 }
 

@@ -37,6 +37,7 @@ impl RunSpec {
             steps: Some(self.steps),
             batch: Some(self.batch),
             accumulate: Some(self.accumulate),
+            order: Some(self.order),
             lr: Some(self.lr),
             warmup: Some(self.warmup),
             decay: Some(self.decay),
@@ -49,6 +50,7 @@ impl RunSpec {
             eval_every: Some(self.eval_every),
             eval_examples: self.eval_examples,
             optimizer: options(&self.optimizer)?,
+            label: self.label.clone(),
             given: self.given.clone(),
             only: Default::default(),
         })

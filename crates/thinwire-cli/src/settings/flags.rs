@@ -4,7 +4,7 @@ use super::{Settings, Transport};
 use crate::arguments::Common;
 use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
-use thinwire::Name;
+use thinwire::inside::Optimizers;
 use toml::Value;
 
 /// The value of a fixed choice, given by a flag.
@@ -31,6 +31,9 @@ impl Settings {
         if let Some(decay) = &flags.decay {
             self.decay = Some(named("decay", decay)?);
         }
+        if let Some(order) = &flags.order {
+            self.order = Some(named("order", order)?);
+        }
         macro_rules! take {
             ($($field:ident),*) => {$( if flags.$field.is_some() { self.$field = flags.$field.clone(); } )*};
         }
@@ -55,7 +58,7 @@ impl Settings {
         match key.trim().split_once('.') {
             None => self.optimizer.insert(key.trim().to_owned(), value),
             Some((name, key)) => {
-                if let Err(error) = name.parse::<Name>() {
+                if let Err(error) = Optimizers::chosen(name) {
                     bail!("invalid --set {pair}: expected OPTION=VALUE or OPTIMIZER.OPTION=VALUE; {error}");
                 }
                 self.only.entry(name.to_owned()).or_default().insert(key.to_owned(), value)

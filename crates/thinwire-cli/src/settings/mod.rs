@@ -26,6 +26,7 @@ pub use flags::named;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use thinwire::inside::Optimizers;
 use thinwire::options::Decay;
 use thinwire::{Config, Name};
 
@@ -63,6 +64,16 @@ pub enum TokenizerName {
     #[default]
     Bytes,
     Gpt2,
+}
+
+/// The order in which a worker takes its batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    #[default]
+    Random,
+    /// The workers choose it together, by the gradients of the last epoch.
+    CdGrab,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +135,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
@@ -148,6 +161,9 @@ pub struct Settings {
     pub eval_examples: Option<usize>,
 
     pub optimizer: toml::Table,
+    /// What the user calls the optimizer, if that is the name of a preset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// What the user gave; all else was derived from it. Files written by hand have none, nor have those of early versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given: Option<Box<Settings>>,
@@ -215,21 +231,45 @@ impl Settings {
         }
     }
 
-    pub fn set_name(&mut self, name: &str) -> Result<()> {
+    /// Takes an optimizer by its name, or by that of a preset which only one has.
+    pub fn set_name(&mut self, called: &str) -> Result<()> {
+        let (name, preset) = Optimizers::chosen(called)?;
+        let relabelled = self.label.as_deref() != preset;
+        if let (Some(called), Some(other)) = (preset, self.optimizer.get("preset").and_then(toml::Value::as_str))
+            && other != called
+            && self.label.is_none()
+        {
+            anyhow::bail!("invalid preset = {other}: {called} is a preset too; give one of the two");
+        }
         if let Some(given) = &mut self.given {
+            given.set_name(called)?;
             // Another optimizer than the file's: what was derived for that one does not count.
-            let other = self.optimizer.get("name").is_some_and(|before| before.as_str() != Some(name));
-            if other {
+            let same = self.optimizer.get("name").is_none_or(|before| before.as_str() == Some(name.as_str()));
+            if !same || relabelled {
                 self.optimizer = given.optimizer.clone();
                 self.lr = given.lr;
             }
-            given.set_name(name)?;
         }
-        self.optimizer.insert("name".to_owned(), toml::Value::String(name.to_owned()));
-        if let Some(options) = self.only.get(name) {
+        let label = std::mem::replace(&mut self.label, preset.map(str::to_owned));
+        if relabelled
+            && let Some(label) = label
+            && self.optimizer.get("preset").is_some_and(|preset| preset.as_str() == Some(&label))
+        {
+            self.optimizer.remove("preset");
+        }
+        self.optimizer.insert("name".to_owned(), toml::Value::String(name.to_string()));
+        if let Some(preset) = preset.filter(|_| relabelled) {
+            self.optimizer.insert("preset".to_owned(), toml::Value::String(preset.to_owned()));
+        }
+        if let Some(options) = self.only.get(called) {
             self.optimizer.extend(options.clone());
         }
         self.name().map(|_| ())
+    }
+
+    /// The optimizer that was given, as it is called; the usual one if none was.
+    pub fn called(&self) -> Result<String> {
+        self.label.clone().map_or_else(|| Ok(self.name()?.to_string()), Ok)
     }
 
     /// Makes paths absolute: a run may be resumed, or its settings used again, from another folder.

@@ -7,12 +7,12 @@
 mod event;
 mod framing;
 
-use crate::record::{Eval, Step};
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+use thinwire_report::{Eval, Step};
 
 /// The folder in a run's own, if no other is named.
 pub const FOLDER: &str = "tensorboard";

@@ -3,11 +3,10 @@
 //! They exchange notes every few steps, not every step: a note is a round trip, and skipped steps should cost none. Worker 0
 //! chooses the pace by the clock and tells it; it alone writes the journal and draws the screen.
 
-use super::{End, Shared, Start, Stepper};
+use super::{Batches, End, Shared, Start, Stepper};
 use crate::job::Job;
 use crate::journal::Journal;
 use crate::launch;
-use crate::record::Step;
 use crate::resume;
 use crate::run_spec::RunSpec;
 use crate::screen::{Screen, say};
@@ -18,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thinwire::{Collective, LearningRate, Traffic, Worker};
 use thinwire_models::{Score, Share};
+use thinwire_report::Step;
 
 /// Seconds between two notes, about.
 const PACE: f64 = 0.25;
@@ -55,6 +55,8 @@ impl<'a> Session<'a> {
                  bit for bit"
             );
         }
+        let batches =
+            Batches::new(self.job, share, self.checkpoint(), self.resume.then_some((first, worker.regrouped())))?;
         let (task, journal) = (self.job.task.get(), self.journal(share.rank, first)?);
         let units = task.units(batch) * accumulate as usize * share.workers;
         let screen = (share.rank == 0).then(|| Screen::new(self.quiet, first, steps, units, task.unit()));
@@ -74,7 +76,8 @@ impl<'a> Session<'a> {
             told_of,
             warnings,
         };
-        let start = Start { job: self.job, share, params, journal, screen, units, checkpoint_every, stop: self.stop };
+        let stop = self.stop;
+        let start = Start { job: self.job, share, params, journal, screen, units, checkpoint_every, batches, stop };
         super::run(&mut group, start)
     }
 
@@ -166,6 +169,10 @@ impl Stepper for Group<'_> {
         Ok(true)
     }
 
+    fn gather(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(self.worker.gather(note)?)
+    }
+
     fn share(&mut self, step: Step, meets: bool) -> Result<Shared> {
         let Step { loss, bytes, bytes_between_hosts, compute_cpu, .. } = step;
         self.note.steps.push(Told { loss, bytes, between_hosts: bytes_between_hosts, compute_cpu });
@@ -183,7 +190,11 @@ impl Stepper for Group<'_> {
         Share { rank: self.worker.rank(), workers: self.worker.size() }
     }
 
-    /// Everybody's score together. Between two syncs each worker scores its own view.
+    fn common(&mut self) -> Result<Option<Vec<f32>>> {
+        Ok(self.worker.anchor()?)
+    }
+
+    /// Everybody's score together. Between two syncs each worker of 0/1 Adam scores its own view.
     fn sum(&mut self, part: Option<Score>) -> Result<Option<Score>> {
         self.note.stop = part.is_none();
         self.note.score = part.map(|part| (part.loss, part.count, part.confusion));

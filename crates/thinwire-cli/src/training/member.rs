@@ -2,12 +2,12 @@
 //! while this one is away.
 
 use super::{Shared, Stepper};
-use crate::record::Step;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thinwire::Traffic;
 use thinwire_models::{Score, Share};
+use thinwire_report::Step;
 use thinwire_server::Member;
 
 pub struct Served<'a> {
@@ -54,6 +54,11 @@ impl Stepper for Served<'_> {
         }
     }
 
+    /// A server has no such notes; `Batches::random` asks for none.
+    fn gather(&mut self, _note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        anyhow::bail!("workers of a server exchange no notes")
+    }
+
     /// All that a worker sends goes to another host.
     fn share(&mut self, step: Step, _meets: bool) -> Result<Shared> {
         let steps = vec![Step { bytes_between_hosts: step.bytes, ..step }];
@@ -63,6 +68,10 @@ impl Stepper for Served<'_> {
     /// All that is asked for, by this worker alone: nobody waits for another's evaluation.
     fn scores(&self) -> Share {
         Share { rank: 0, workers: 1 }
+    }
+
+    fn common(&mut self) -> Result<Option<Vec<f32>>> {
+        Ok(self.member.worker().anchor()?)
     }
 
     fn sum(&mut self, part: Option<Score>) -> Result<Option<Score>> {

@@ -7,22 +7,24 @@
 pub mod group;
 #[cfg(feature = "server")]
 pub mod member;
+mod order;
 mod stepper;
 
 use crate::job::Job;
 use crate::journal::{Journal, Totals};
-use crate::record::{Eval, Phases, Step};
 use crate::run_spec::RunSpec;
 use crate::screen::{Screen, say};
 use anyhow::Result;
 use cpu_time::ThreadTime;
+pub use order::Batches;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stepper::{Shared, Stepper};
 use thinwire::Traffic;
 use thinwire::counts::Jump;
 use thinwire_models::{Learner, Score, Share};
+use thinwire_report::{Eval, Phases, Step};
 
 /// Held-out examples of an evaluation during the run.
 const GLANCE: usize = 256;
@@ -39,6 +41,7 @@ pub struct Start<'a> {
     /// Tokens or images of a step, of all workers that the screen speaks for.
     pub units: usize,
     pub checkpoint_every: u64,
+    pub batches: Batches,
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
 }
@@ -62,11 +65,12 @@ pub struct End {
 
 /// Trains to the end, or until the user wants to stop: then the checkpoint is written.
 pub fn run(stepper: &mut dyn Stepper, start: Start<'_>) -> Result<End> {
-    let Start { job, share, params, journal, screen, units, checkpoint_every, stop } = start;
+    let Start { job, share, params, journal, screen, units, checkpoint_every, batches, stop } = start;
     let learner = job.task.get().learner(share, job.spec.batch, job.spec.seed);
     let grad = vec![0.0; params.len()];
+    let (taken, began, counted) = (0, Instant::now(), stepper.traffic());
     let state =
-        Loop { job, stepper, learner, params, grad, journal, screen, stop, taken: 0, units, began: Instant::now() };
+        Loop { job, stepper, learner, batches, params, grad, journal, screen, stop, taken, counted, units, began };
     state.run(checkpoint_every)
 }
 
@@ -75,6 +79,7 @@ struct Loop<'a> {
     job: &'a Job,
     stepper: &'a mut dyn Stepper,
     learner: Box<dyn Learner + 'a>,
+    batches: Batches,
     params: Vec<f32>,
     grad: Vec<f32>,
     journal: Option<Journal>,
@@ -82,6 +87,8 @@ struct Loop<'a> {
     stop: &'a AtomicBool,
     /// Steps of this session that this worker took part in.
     taken: u64,
+    /// What was sent up to the end of the last step. A late mean may be sent between two steps too.
+    counted: Traffic,
     units: usize,
     began: Instant,
 }
@@ -106,10 +113,10 @@ impl Loop<'_> {
                 return self.stopped();
             }
             if saves {
-                self.stepper.save(&self.params)?;
+                self.save()?;
             }
         }
-        self.stepper.save(&self.params)?; // before the evaluation, which may take long: nothing of the training is lost with it
+        self.save()?; // before the evaluation, which may take long: nothing of the training is lost with it
         let score = self.evaluate(eval_examples.unwrap_or(usize::MAX), true)?;
         if score.is_none() {
             self.say_that_it_stops();
@@ -121,14 +128,15 @@ impl Loop<'_> {
     fn step(&mut self) -> Result<Option<Step>> {
         let (step, lr) = (self.stepper.steps(), self.stepper.lr());
         let (began, cpu) = (Instant::now(), ThreadTime::now());
-        let loss = self.gradient(step);
-        let (compute, compute_cpu) = (began.elapsed().as_secs_f64(), cpu.elapsed().as_secs_f64());
+        let (loss, told) = self.gradient(step)?;
+        let (compute, compute_cpu) = ((began.elapsed() - told).as_secs_f64(), cpu.elapsed().as_secs_f64());
 
         let (before, cpu) = (self.stepper.traffic(), ThreadTime::now());
         if !self.stepper.step(loss, &mut self.params, &self.grad)? {
             return Ok(None);
         }
         let after = self.stepper.traffic();
+        let counted = std::mem::replace(&mut self.counted, after);
         let (pack, total) = (cpu.elapsed().as_secs_f64(), began.elapsed().as_secs_f64());
         self.taken += 1;
         if let (None, Some(jump)) = (before.first_jump, after.first_jump) {
@@ -140,24 +148,28 @@ impl Loop<'_> {
             loss: f64::from(loss),
             lr: f64::from(lr),
             round: round(&before, &after).to_owned(),
-            bytes: since(before.bytes_sent, after.bytes_sent),
+            bytes: since(counted.bytes_sent, after.bytes_sent),
             bytes_total: 0.0,
-            bytes_between_hosts: since(before.bytes_between_hosts, after.bytes_between_hosts),
+            bytes_between_hosts: since(counted.bytes_between_hosts, after.bytes_between_hosts),
             // Whatever is not computing is waiting: for another worker, or for a core.
             seconds: Phases { total, compute, pack, wire, wait: (total - compute - pack - wire).max(0.0) },
             compute_cpu,
         }))
     }
 
-    /// The gradient of all batches of a step, into `grad`; the mean of their losses.
-    fn gradient(&mut self, step: u64) -> f32 {
+    /// The gradient of all batches of a step, into `grad`; the mean of their losses, and the time it took to tell others of gradients.
+    fn gradient(&mut self, step: u64) -> Result<(f32, Duration)> {
         let accumulate = self.job.spec.accumulate;
-        let (mut loss, weight) = (0.0, 1.0 / accumulate as f32);
+        let (mut loss, mut told, weight) = (0.0, Duration::ZERO, 1.0 / accumulate as f32);
         self.grad.fill(0.0);
         for part in 0..accumulate {
-            loss += weight * self.learner.learn(&self.params, step * accumulate + part, weight, &mut self.grad);
+            let batch = self.batches.next(step * accumulate + part);
+            loss += weight * self.learner.learn(&self.params, batch, weight, &mut self.grad);
+            let began = Instant::now();
+            self.batches.note(part == 0, &self.grad, self.stepper)?;
+            told += began.elapsed();
         }
-        loss
+        Ok((loss, told))
     }
 
     /// Hands a step over and writes down what is known; whether somebody wants to stop.
@@ -185,7 +197,8 @@ impl Loop<'_> {
             if last && stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let mut learner = self.job.task.get().learner(self.stepper.scores(), batch, seed);
-        let part = learner.evaluate_watched(&self.params, examples, &mut watch);
+        let common = self.stepper.common()?;
+        let part = learner.evaluate_watched(common.as_deref().unwrap_or(&self.params), examples, &mut watch);
         let Some(score) = self.stepper.sum(part)? else { return Ok(None) };
         if let (Some(journal), Some(screen)) = (&mut self.journal, &mut self.screen) {
             screen.eval(score.mean_loss());
@@ -223,10 +236,17 @@ impl Loop<'_> {
         }
     }
 
-    /// Saves, and ends without a score.
-    fn stopped(self) -> Result<End> {
-        self.say_that_it_stops();
+    /// A checkpoint, with the order of the batches beside it.
+    fn save(&mut self) -> Result<()> {
+        self.batches.write(self.stepper.steps())?;
         self.stepper.save(&self.params)?;
+        self.batches.forget_others(self.stepper.steps())
+    }
+
+    /// Saves, and ends without a score.
+    fn stopped(mut self) -> Result<End> {
+        self.say_that_it_stops();
+        self.save()?;
         Ok(self.end(None))
     }
 
@@ -251,11 +271,12 @@ fn since(before: u64, after: u64) -> f64 {
     after.checked_sub(before).unwrap_or(after) as f64
 }
 
-/// What the step averaged: a sync at the end of the run makes a skipped step a coarse one.
+/// What the step averaged: a sync at the end of the run makes a skipped step a coarse one, and a coarse step that ends with an exact round
+/// is coarse.
 fn round(before: &Traffic, after: &Traffic) -> &'static str {
     match (before.rounds, after.rounds) {
-        (before, after) if after.exact > before.exact => "exact",
         (before, after) if after.coarse > before.coarse => "coarse",
+        (before, after) if after.exact > before.exact => "exact",
         _ => "skipped",
     }
 }

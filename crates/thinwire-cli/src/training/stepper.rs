@@ -1,9 +1,9 @@
 //! What differs between workers of a group and workers of a server. The loop asks; it does not know who answers.
 
-use crate::record::Step;
 use anyhow::Result;
 use thinwire::Traffic;
 use thinwire_models::{Score, Share};
+use thinwire_report::Step;
 
 /// Who a worker takes its steps with.
 pub trait Stepper {
@@ -25,11 +25,17 @@ pub trait Stepper {
     /// The optimizer's step; after the last one all replicas are equal. False: the user wants to stop, and no step was taken.
     fn step(&mut self, loss: f32, params: &mut [f32], grad: &[f32]) -> Result<bool>;
 
+    /// Everyone's `note`, in rank order. All must call it at the same step.
+    fn gather(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>>;
+
     /// Hands over a step. `meets`: an evaluation, a checkpoint or the end comes next, for which all need to know the same.
     fn share(&mut self, step: Step, meets: bool) -> Result<Shared>;
 
     /// Which part of the held-out data this worker scores.
     fn scores(&self) -> Share;
+
+    /// The model that all workers have in common now, if it is not the parameters: what an evaluation looks at.
+    fn common(&mut self) -> Result<Option<Vec<f32>>>;
 
     /// The score of all parts; None if somebody wants to stop, and has no part.
     fn sum(&mut self, part: Option<Score>) -> Result<Option<Score>>;

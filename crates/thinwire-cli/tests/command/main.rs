@@ -11,6 +11,7 @@ mod inspect;
 mod launchers;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod order;
 mod pages;
 mod plan;
 mod probe;

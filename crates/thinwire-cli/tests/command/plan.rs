@@ -151,6 +151,8 @@ fn a_bench_of_a_busy_machine_leaves_packing_and_is_doubted() {
             step("zero-one-adam", "coarse", "sign", "bf16", 1.5),
             step("zero-one-adam", "skipped", "sign", "bf16", 0.9),
             step("efficient-adam", "coarse", "sign", "f32", 1.7),
+            step("local-adam", "coarse", "sign", "f32", 1.7),
+            step("local-adam", "skipped", "sign", "f32", 1.0),
         ],
     ]
     .concat();
@@ -412,7 +414,7 @@ fn what_makes_no_sense_is_refused_with_an_example() {
 #[test]
 fn a_run_ends_with_what_was_planned() {
     let place = Place::new();
-    for optimizer in ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam"] {
+    for optimizer in ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam", "local-adam"] {
         let line = format!("train {NETWORK} --steps 30 --workers 3 --optimizer {optimizer} --out {optimizer} --json");
         let ran = place.thinwire(&line);
         let said = ran.stderr.clone();
@@ -426,4 +428,87 @@ fn a_run_ends_with_what_was_planned() {
     let auto = place.thinwire(&format!("train {NETWORK} --steps 5 --optimizer one-bit-adam --set warmup=auto --json"));
     assert!(auto.stderr.contains("planned   not available") && auto.stderr.contains("warmup"), "{}", auto.stderr);
     place.thinwire(&format!("train {NETWORK} --steps 5 --network nowhere.json")).refused(&["nowhere.json"]);
+}
+
+const ON_GPUS: &str = "plan --params 1G --workers 16 --hosts 4 --bandwidth 10Gb/s --compute 400ms --json --quiet";
+
+fn zero_one(answer: &Value) -> &Value {
+    methods(answer).iter().find(|method| method["name"] == "0/1 Adam").expect("it is always there")
+}
+
+/// By arithmetic: the same figures on every machine, and faster memory is faster.
+#[test]
+fn a_gpu_packs_by_arithmetic() {
+    let place = Place::new();
+    let pack = |device: &str| {
+        let answer = place.thinwire(&format!("{ON_GPUS} --device {device}")).json();
+        let (name, memory) = (text(&answer["device"]["name"]).to_owned(), number(&answer["device_memory_bytes"]));
+        (number(&zero_one(&answer)["pack_seconds_per_step"]), name, memory)
+    };
+    let (a100, name, memory) = pack("a100");
+    assert_eq!((name.as_str(), memory), ("a100", 80e9));
+    assert_eq!(pack("a100").0, a100);
+    let (h100, rtx) = (pack("h100").0, pack("rtx4090").0);
+    assert!(h100 < a100 && a100 < rtx && rtx < 0.5, "{h100} {a100} {rtx}");
+    // The copies beside the model's own parameters and gradients.
+    let bytes = |flags: &str| {
+        let answer = place.thinwire(&format!("{ON_GPUS} {flags}")).json();
+        number(&zero_one(&answer)["memory_bytes_per_worker"])
+    };
+    assert_eq!(bytes("--device a100") - bytes("--without-packing"), 8e9);
+    let said = place.thinwire(&ON_GPUS.replace(" --json --quiet", " --device a100")).succeeds();
+    assert!(said.stderr.contains("packing by arithmetic for a100") && said.stderr.contains("no GPU has measured it"));
+    place.thinwire(&format!("{ON_GPUS} --device a1000")).refused(&["a1000", "a100", "rtx4090", "FILE.json"]);
+    place.thinwire(&format!("{ON_GPUS} --device a100 --bench bench.json")).refused(&["--device", "--bench"]);
+}
+
+/// What a user's own GPU said of itself.
+#[test]
+fn a_gpus_report_feeds_a_plan() {
+    let place = Place::new();
+    let report = |equal: bool, kernel: &str| {
+        format!(
+            r#"{{"device": "My GPU", "equal": {equal}, "bandwidth": [{{"kernel": "{kernel}", "gigabytes_per_second": 1700.0}}]}}"#
+        )
+    };
+    place.write("gpu.json", report(true, "copy"));
+    let answer = place.thinwire(&format!("{ON_GPUS} --device gpu.json")).json();
+    assert_eq!(answer["device"]["name"], "My GPU");
+    assert_eq!(answer["device"]["memory_bytes_per_second"], 1.7e12);
+    place.write("wrong.json", report(false, "copy"));
+    place.thinwire(&format!("{ON_GPUS} --device wrong.json")).refused(&["My GPU", "does not give the engine's bits"]);
+    place.write("none.json", report(true, "encode sign"));
+    place.thinwire(&format!("{ON_GPUS} --device none.json")).refused(&["none.json", "copy", "a GPU is needed"]);
+    place.thinwire(&format!("{ON_GPUS} --device nowhere.json")).refused(&["nowhere.json"]);
+}
+
+/// A paper's GPUs are not charged for this machine's CPU, unless that is asked for.
+#[test]
+fn a_preset_packs_on_the_papers_gpu() {
+    let place = Place::new();
+    let answer = place.thinwire("plan --preset bert-large --bandwidth 4.1Gb/s --json --quiet").json();
+    assert_eq!(answer["device"]["name"], "v100");
+    let packing = number(&zero_one(&answer)["pack_seconds_per_step"]);
+    assert!(packing < 0.25 * number(&answer["compute_seconds"]), "{packing}");
+}
+
+/// The lines that replace a configuration of DeepSpeed's.
+#[test]
+fn a_deepspeed_file_becomes_a_program() {
+    let place = Place::new();
+    place.write(
+        "ds.json",
+        r#"{"optimizer": {"type": "ZeroOneAdam", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1,
+            "var_freeze_step": 1000, "local_step_clipper": 16, "comm_backend_name": "nccl"}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 500, "total_num_steps": 20000}},
+            "gradient_clipping": 1.0, "fp16": {"enabled": true}, "gradient_accumulation_steps": 4}"#,
+    );
+    let plan = "plan --deepspeed ds.json --params 110M --workers 8 --bandwidth 1Gb/s --compute 100ms --without-packing";
+    let program = "import thinwire\n\noptimizer = thinwire.ZeroOneAdam(\n    model.parameters(),\n    lr=0.001,\n    betas=(0.9, 0.95),\n    \
+                   weight_decay=0.1,\n    preset=\"deepspeed\",\n    var_freeze_step=1000,\n    local_step_clipper=16,\n    clip=1.0,\n    \
+                   exact_codec=\"bf16\",\n)\noptimizer.follow(scheduler, steps=20000)  # scheduler: any of PyTorch's, made with this \
+                   optimizer\n# optimizer.step() and optimizer.zero_grad() after every 4 calls of backward()";
+    assert_eq!(place.thinwire(&format!("{plan} --json --quiet")).json()["program"], program);
+    let shown = place.thinwire(plan).succeeds().stdout;
+    assert!(shown.contains(program), "{shown}");
 }

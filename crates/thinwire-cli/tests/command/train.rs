@@ -266,3 +266,30 @@ fn the_files_of_a_folder_are_listed() {
     assert!(ran.stderr.contains("data      2 files: b.txt, more/a.md\n"), "{}", ran.stderr);
     assert_eq!(ran.json()["data_files"], serde_json::json!(["b.txt", "more/a.md"]));
 }
+
+/// An optimizer that measures tensors is told of the network's, by whoever knows them.
+#[test]
+fn an_optimizer_that_measures_tensors_knows_the_networks() {
+    let place = Place::new();
+    let summary = place.train("--optimizer one-bit-lamb --set warmup=3 --workers 2 --out run");
+    let manifest: Value = serde_json::from_str(&place.read("run/checkpoint/manifest.json")).expect("JSON");
+    let lengths =
+        manifest["config"]["tensors"].as_array().expect("a list").iter().map(|length| length.as_u64().unwrap());
+    let lengths = lengths.collect::<Vec<_>>();
+    assert!(lengths.len() > 5, "{lengths:?}");
+    assert_eq!(Some(lengths.iter().sum()), summary["params"].as_u64());
+}
+
+/// Notes between two steps let a late mean arrive, and what it sends then counts too.
+#[test]
+fn late_means_are_counted_as_planned() {
+    let place = Place::new();
+    for (run, options) in
+        [("local", "local-adam --set sync_every=6 --set delay=4"), ("co2", "co2 --set sync_every=4 --set delay=4")]
+    {
+        let summary = place.train(&format!("--workers 3 --eval-every 7 --out {run} --optimizer {options}"));
+        for field in ["bytes_sent_per_worker", "rounds"] {
+            assert_eq!(summary[field], summary["planned"][field], "{run}: {field}");
+        }
+    }
+}

@@ -79,6 +79,10 @@ impl Task for Bert {
         batch * self.network.shape().context
     }
 
+    fn batches(&self, workers: usize, batch: usize) -> u64 {
+        super::batches(self.corpus.train.len() / self.network.shape().context, workers, batch)
+    }
+
     fn learner(&self, share: Share, batch: usize, seed: u64) -> Box<dyn Learner + '_> {
         let context = self.network.shape().context;
         let chosen = batch * Masking::chosen_of(context - 2);

@@ -172,6 +172,10 @@ impl Task for BertClassifier {
         batch
     }
 
+    fn batches(&self, workers: usize, batch: usize) -> u64 {
+        super::batches(self.train.len(), workers, batch)
+    }
+
     fn learner(&self, share: Share, batch: usize, seed: u64) -> Box<dyn Learner + '_> {
         let context = self.network.shape().context;
         Box::new(ClassifierLearner {

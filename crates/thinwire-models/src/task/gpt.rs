@@ -48,6 +48,10 @@ impl Task for Gpt {
         batch * self.network.shape().context
     }
 
+    fn batches(&self, workers: usize, batch: usize) -> u64 {
+        super::batches(self.corpus.train.len() / self.network.shape().context, workers, batch)
+    }
+
     fn learner(&self, share: Share, batch: usize, seed: u64) -> Box<dyn Learner + '_> {
         let rows = self.units(batch);
         Box::new(GptLearner {

@@ -62,6 +62,10 @@ impl Task for ImageTask {
         batch
     }
 
+    fn batches(&self, workers: usize, batch: usize) -> u64 {
+        super::batches(self.images.train.labels.len(), workers, batch)
+    }
+
     fn learner(&self, share: Share, batch: usize, seed: u64) -> Box<dyn Learner + '_> {
         Box::new(ImageLearner::new(self, share, batch, seed))
     }

@@ -32,6 +32,9 @@ pub trait Task: Send + Sync {
     /// How many of them a micro-batch of `batch` examples holds.
     fn units(&self, batch: usize) -> usize;
 
+    /// How many micro-batches of `batch` examples each of `workers` workers learns from when they go once through the data; at least 1.
+    fn batches(&self, workers: usize, batch: usize) -> u64;
+
     /// One worker's part, for micro-batches of `batch` examples.
     fn learner(&self, share: Share, batch: usize, seed: u64) -> Box<dyn Learner + '_>;
 }
@@ -57,6 +60,11 @@ pub trait Learner: Send {
 
 /// Who watches an evaluation: takes how many examples are done, and of how many.
 pub type Watch<'a> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'a;
+
+/// Micro-batches of each worker that `examples` make; at least one.
+fn batches(examples: usize, workers: usize, batch: usize) -> u64 {
+    (examples / workers / batch).max(1) as u64
+}
 
 /// This worker's part of `wanted` numbers spread evenly over 0..`there`.
 fn spread(there: usize, wanted: usize, share: Share) -> impl Iterator<Item = usize> {

@@ -282,3 +282,23 @@ fn one_identity_has_so_many_seats() {
     // Whoever has gone has no seat.
     assert_eq!(table.join("d", "here", after(now, 11)).unwrap().0, 0);
 }
+
+/// The log names seats. What counted one before it was given away is not what counted whoever has it now, also when the server has
+/// come back.
+#[test]
+fn a_seat_that_another_had_was_not_counted_for_its_member() {
+    let start = Instant::now();
+    let mut table = Table::new(RULES, Roster::default(), |_| 0, &[], counter(0), start);
+    table.open(0, Some(Arc::from(&b"0"[..])));
+    let seated = (0..RULES.workers).map(|worker| table.join(&format!("worker-{worker}"), "", start).unwrap());
+    let seated = seated.collect::<Vec<_>>();
+    table.closed([seated[0].0].into_iter());
+    table.open(7, Some(Arc::from(&b"7"[..])));
+    table.leaves(seated[0].0, seated[0].1).unwrap();
+    let (slot, _) = table.join("later", "", start).unwrap();
+    assert_eq!((slot, table.counted(slot)), (seated[0].0, 0));
+    let back = |counted| Table::new(RULES, table.roster(), move |_| counted, &[], counter(0), start).counted(slot);
+    assert_eq!((back(7), back(8)), (0, 8));
+    let text = serde_json::to_string(&table.roster()).unwrap();
+    assert_eq!(serde_json::from_str::<Roster>(&text).unwrap(), table.roster());
+}

@@ -17,7 +17,7 @@ pub fn config(words: &str, steps: u64) -> Config {
     Config { learning_rate: Some(rate), ..config }.resolved().unwrap()
 }
 
-pub const CASES: [&str; 8] = [
+pub const CASES: [&str; 16] = [
     "name = \"adam\"",
     "name = \"one-bit-adam\"\nwarmup = 10\nclip = 30.0",
     "name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 3\nvariance_gap = 2",
@@ -25,7 +25,15 @@ pub const CASES: [&str; 8] = [
     "name = \"efficient-adam\"",
     "name = \"efficient-adam\"\ncodec = \"sign\"",
     "name = \"efficient-adam\"\nresidue = \"bf16\"",
+    "name = \"local-adam\"\nsync_every = 3\nouter_rate = 0.5\nouter_momentum = 0.5",
+    "name = \"local-adam\"\nouter = \"average\"\nsync_every = 4\ncodec = \"sign\"",
+    "name = \"lion\"",
+    "name = \"lion\"\ncodec_up = \"sign\"\ncodec_down = \"bf16\"",
+    "name = \"birder\"",
+    "name = \"one-bit-lamb\"\nwarmup = 6",
     "name = \"toy-adam\"\nstart = 9",
+    "name = \"adam\"\npreset = \"loco\"",
+    "name = \"efficient-adam\"\nfeedback_up = 0.4\nfeedback_down = 0",
 ];
 
 /// Numbers between −1 and 1, the same whenever asked.

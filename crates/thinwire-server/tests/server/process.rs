@@ -76,6 +76,7 @@ fn serves_when_told_to() {
     let mut told = told.lines();
     let (dir, address) = (PathBuf::from(told.next().unwrap()), told.next().unwrap().parse().unwrap());
     let deadline = Duration::from_millis(told.next().unwrap().parse().unwrap());
+    crate::toy::add();
     let run = Run::open(&dir, RETENTION).unwrap();
     let rules = Rules { deadline, ..rules(run.spec.workers) };
     // The port may be taken for a moment by a connection of the one before.

@@ -305,6 +305,22 @@ fn whoever_takes_a_name_puts_the_other_out() {
     train(member, params, 0);
 }
 
+/// Its message is gone with its seat: without a word it would wait for a round that does not wait for it.
+#[test]
+fn one_who_waits_when_its_name_is_taken_is_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(CASES[0], 5);
+    let server = serve(dir.path(), &config, &start(10), Rules { quorum: 2, ..rules(2) }, 5);
+    let (mut first, mut params) = join(server.address(), "one").start().unwrap();
+    let waiting = std::thread::spawn(move || first.step(&mut params, &[0.0; 10]).unwrap_err().to_string());
+    while server.status().arrived == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _second = join(server.address(), "one");
+    let error = waiting.join().unwrap();
+    assert!(error.contains("another worker has joined under this name"), "{error}");
+}
+
 /// Connections that say nothing, or too little, or nonsense, are closed; workers do not notice.
 #[test]
 fn a_slow_client_is_put_out() {

@@ -61,7 +61,7 @@ impl Checkpoint {
         Ok(!same)
     }
 
-    /// The parameters, as worker 0 saved them: everybody's, if all were in sync.
+    /// The parameters, as worker 0 saved them: everybody's, if all were in sync. Of local Adam, whose anchor everybody has, that.
     pub fn parameters(&self) -> Result<Vec<f32>> {
         let mut params = vec![0.0f32; self.manifest.parameters];
         let mut file = self.file(0)?;
@@ -72,8 +72,22 @@ impl Checkpoint {
                 format!("`params`: expected {} bytes, found {stored}", 4 * params.len()),
             ));
         }
-        file.read("params", 0, bytemuck::cast_slice_mut(&mut params))?;
+        let name = if self.has_anchor()? { "anchor" } else { "params" };
+        file.read(name, 0, bytemuck::cast_slice_mut(&mut params))?;
         Ok(params)
+    }
+
+    /// Whether it was saved between two syncs of an optimizer whose workers keep a model in common then: local Adam, or 0/1 Adam with a
+    /// delay. (0/1 Adam without one has an anchor too, and what has happened since in u.)
+    #[doc(hidden)] // for the command, which says whose parameters it exports
+    pub fn has_anchor(&self) -> Result<bool> {
+        let mut file = self.file(0)?;
+        if file.place("anchor").is_err() || file.has("u") && !file.has("u_sent") {
+            return Ok(false);
+        }
+        let mut pending = 0_u64;
+        file.read("steps_since_sync", 0, bytemuck::bytes_of_mut(&mut pending))?;
+        Ok(pending > 0)
     }
 
     /// Every file must hold as much of `entry` as it is expected to; what is cut among them, all of it together.
@@ -188,25 +202,26 @@ impl<F: Read + Seek> Stored<F> {
     }
 }
 
-/// The mean over the files, summed in rank order, in f32, as everywhere.
+/// The mean over the files, summed in rank order. In f64 a mean of equal numbers is that number, whatever their count: what all workers
+/// have alike passes over as it is.
 fn read_mean<F: Read + Seek>(files: &mut [Stored<F>], entry: &mut Entry<'_>) -> Result<()> {
     const PIECE: usize = 1 << 16;
-    let count = files.len() as f32;
+    let count = files.len() as f64;
     let mean = match &mut entry.slot {
         Slot::Floats(mean) => mean,
         Slot::Doubles(mean) => return read_mean_of_doubles(files, entry.name, mean),
         Slot::Word(_) => unreachable!("words are the same everywhere"),
     };
-    mean.fill(0.0);
-    let mut piece = vec![0f32; PIECE];
-    for file in files {
-        for (i, sum) in mean.chunks_mut(PIECE).enumerate() {
-            let values = &mut piece[..sum.len()];
+    let (mut piece, mut sums) = (vec![0f32; PIECE], vec![0f64; PIECE]);
+    for (i, mean) in mean.chunks_mut(PIECE).enumerate() {
+        sums.fill(0.0);
+        for file in &mut *files {
+            let values = &mut piece[..mean.len()];
             file.read(entry.name, (4 * PIECE * i) as u64, bytemuck::cast_slice_mut(values))?;
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += *value);
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
         }
+        mean.iter_mut().zip(&sums).for_each(|(mean, sum)| *mean = (sum / count) as f32);
     }
-    mean.iter_mut().for_each(|mean| *mean /= count);
     Ok(())
 }
 

@@ -4,34 +4,37 @@
 //! itself, keeps nothing between blocks, and writes a number of bytes that depends on the count alone. With q = C(z), the
 //! decoded value, the laws are:
 //!
-//! - a contraction: ‖z − C(z)‖ ≤ ‖z‖ for every finite z, so that error feedback stays bounded;
-//! - homogeneous: C(c·z) = c·C(z) for c > 0 (the casts round, so for them this holds to rounding);
-//! - `sign` is idempotent: C(C(z)) = C(z), to the bit;
+//! - a contraction: ‖z − C(z)‖ ≤ ‖z‖ for every finite z, so that error feedback stays bounded (`vote` is none: it takes no feedback);
+//! - homogeneous: C(c·z) = c·C(z) for c > 0 (the casts round, so for them this holds to rounding; of `vote` C(c·z) = C(z));
+//! - `sign` and `vote` are idempotent: C(C(z)) = C(z), to the bit;
 //! - a value that is not finite is an error, never a payload; any bytes decode to finite values or are an error, never a panic.
 //!
 //! Adding a codec is one file here, one variant of [`CodecName`], and one line in `tests/it/laws/codecs.rs`.
 
 mod cast;
+mod dither;
 mod levels;
 mod name;
-mod power2;
+mod packs;
 mod residual;
-mod sign;
+mod signs;
 mod topk;
-mod uniform;
 
-pub use cast::Cast;
+pub use crate::kernel::power2::Power2;
+pub use crate::kernel::uniform::Uniform;
+pub use cast::{CAST_BF16, CAST_F16, CAST_F32};
+pub use dither::{Dither, Made};
+pub use levels::Levels;
 pub use name::CodecName;
-pub use power2::Power2;
-pub use residual::{Precision, ResidualSlice};
-pub use sign::Sign;
+pub use residual::{Keeping, Precision, ResidualSlice, encode_remembering};
+pub use signs::{SIGN, VOTE};
 pub use topk::TopK;
-pub use uniform::Uniform;
 
 pub use crate::error::Fault;
 use crate::kernel::bf16::{self, Half};
 pub use crate::kernel::blocks::{MAX_BLOCK, TOGETHER};
-use crate::kernel::{Stream, blocks, reduce};
+use crate::kernel::{Stream, reduce};
+use packs::Packs;
 use std::fmt::Debug;
 
 /// A way to write a block of at most [`MAX_BLOCK`] values as bytes.
@@ -125,6 +128,16 @@ fn encode_each(
         ResidualSlice::Half(e) => {
             blocks.zip(e.chunks_mut(block)).try_for_each(|((x, out), e)| codec.encode_with_half(x, e, out))
         }
+        ResidualSlice::Made { made, range } => blocks.zip(range.step_by(block)).try_for_each(|((x, out), from)| {
+            ResidualSlice::Made { made, range: from..from + x.len() }.change(|e| codec.encode_with(x, e, out))
+        }),
+        ResidualSlice::Small { block: of_scale, codes, scales } => {
+            assert_eq!(block, of_scale, "scales for the blocks of the code");
+            let kept = codes.chunks_mut(block).zip(scales.chunks_mut(1));
+            blocks.zip(kept).try_for_each(|((x, out), (codes, scales))| {
+                ResidualSlice::Small { block, codes, scales }.change(|e| codec.encode_with(x, e, out))
+            })
+        }
     }
 }
 
@@ -156,18 +169,6 @@ fn each_block(
 fn check_length(codec: &impl Codec, count: usize, bytes: &[u8]) -> Result<(), Fault> {
     let (expected, got) = (codec.encoded_len(count), bytes.len());
     if expected == got { Ok(()) } else { Err(Fault::Length { count, expected, got }) }
-}
-
-/// Splits a block's scale from what follows it. The caller has checked the length.
-fn read_scale(bytes: &[u8]) -> Result<(f32, &[u8]), Fault> {
-    blocks::split_scale(bytes).map_err(Fault::Scale)
-}
-
-/// Writes a block's scale and returns where the rest goes.
-fn write_scale(scale: f32, out: &mut [u8]) -> &mut [u8] {
-    let (head, rest) = out.split_first_chunk_mut().expect("room for a scale");
-    *head = scale.to_le_bytes();
-    rest
 }
 
 fn finite(scale: f32) -> Result<f32, Fault> {

@@ -1,12 +1,13 @@
 //! The names of the codecs, as configurations spell them, and the numbers that stand for them in a message.
 
-use super::{Cast, Codec, Power2, Sign, TopK, Uniform};
+use super::{CAST_BF16, CAST_F16, CAST_F32, Codec, Levels, Power2, SIGN, TopK, Uniform, VOTE};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `bf16`, `f16`, `f32`.
+/// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `bf16`, `f16`, `f32`,
+/// `vote`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -25,12 +26,14 @@ pub enum CodecName {
     F16,
     /// 32 bits: nothing is lost.
     F32,
+    /// One bit: the sign, and no scale. Without error feedback only.
+    Vote,
 }
 
 impl CodecName {
     /// What a name may be, for messages to people.
     pub const ACCEPTED: &str =
-        "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01), bf16, f16, f32";
+        "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01), bf16, f16, f32, vote";
 
     /// Refuses a setting that no name stands for, as `option`: only a program can write one, past the parser.
     pub(crate) fn check(self, option: &str) -> Result<(), Error> {
@@ -43,13 +46,14 @@ impl CodecName {
     /// The codec itself.
     pub fn codec(self) -> Box<dyn Codec> {
         match self {
-            CodecName::Sign => Box::new(Sign),
-            CodecName::Uniform(width) => Box::new(Uniform { width }),
-            CodecName::Power2(width) => Box::new(Power2 { width }),
+            CodecName::Sign => Box::new(SIGN),
+            CodecName::Uniform(width) => Box::new(Levels(Uniform { width })),
+            CodecName::Power2(width) => Box::new(Levels(Power2 { width })),
             CodecName::TopK(millionths) => Box::new(TopK { millionths }),
-            CodecName::Bf16 => Box::new(Cast::Bf16),
-            CodecName::F16 => Box::new(Cast::F16),
-            CodecName::F32 => Box::new(Cast::F32),
+            CodecName::Bf16 => Box::new(CAST_BF16),
+            CodecName::F16 => Box::new(CAST_F16),
+            CodecName::F32 => Box::new(CAST_F32),
+            CodecName::Vote => Box::new(VOTE),
         }
     }
 
@@ -63,6 +67,7 @@ impl CodecName {
             CodecName::Bf16 => (5, 0),
             CodecName::F16 => (6, 0),
             CodecName::F32 => (7, 0),
+            CodecName::Vote => (8, 0),
         };
         kind << 24 | setting
     }
@@ -78,6 +83,7 @@ impl CodecName {
             (5, 0) => CodecName::Bf16,
             (6, 0) => CodecName::F16,
             (7, 0) => CodecName::F32,
+            (8, 0) => CodecName::Vote,
             _ => return None,
         };
         Some(name)
@@ -94,6 +100,7 @@ impl fmt::Display for CodecName {
             CodecName::Bf16 => f.write_str("bf16"),
             CodecName::F16 => f.write_str("f16"),
             CodecName::F32 => f.write_str("f32"),
+            CodecName::Vote => f.write_str("vote"),
         }
     }
 }
@@ -115,6 +122,7 @@ impl FromStr for CodecName {
             "bf16" => Some(CodecName::Bf16),
             "f16" => Some(CodecName::F16),
             "f32" => Some(CodecName::F32),
+            "vote" => Some(CodecName::Vote),
             _ => (width("uniform", 8).map(CodecName::Uniform))
                 .or_else(|| width("power", 6).map(CodecName::Power2))
                 .or_else(|| fraction().map(|k: f64| CodecName::TopK((k * 1e6).round() as u32))),

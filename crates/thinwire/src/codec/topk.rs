@@ -1,11 +1,11 @@
 //! `topk0.01`: the largest magnitudes of each block, with their places; the rest is zero.
 //!
 //! Of `count` values the ⌈k·count⌉ largest are kept, equal ones from the front. Wire: for each, in rising order, its index
-//! as u16; then, in the same order, its value as f32. The threshold is found by radix selection on the bit patterns of
-//! the magnitudes, so nothing is sorted and nothing is allocated.
+//! as u16; then, in the same order, its value as f32. The threshold is found by counting ([`select`]), so nothing is sorted and
+//! nothing is allocated.
 
 use super::{Codec, Fault, check_length, finite};
-use crate::kernel::reduce;
+use crate::kernel::{reduce, select};
 
 /// The codec `topk…`.
 #[derive(Clone, Copy, Debug)]
@@ -20,32 +20,6 @@ impl TopK {
     }
 }
 
-fn magnitude(z: f32) -> u32 {
-    z.to_bits() & 0x7fff_ffff
-}
-
-/// The `kept`-th largest magnitude of `z`, and how many values are larger. `kept` is 1 to `z.len()`.
-fn threshold(z: &[f32], kept: usize) -> (u32, usize) {
-    let (mut prefix, mut larger) = (0u32, 0usize);
-    for shift in [24, 16, 8, 0] {
-        let mut histogram = [0usize; 256];
-        for z in z {
-            let bits = magnitude(*z);
-            // The bytes above this one must be those already chosen; there are none above the first.
-            if shift == 24 || bits >> (shift + 8) == prefix >> (shift + 8) {
-                histogram[(bits >> shift & 0xff) as usize] += 1;
-            }
-        }
-        let mut byte = 255;
-        while larger + histogram[byte] < kept {
-            larger += histogram[byte];
-            byte -= 1;
-        }
-        prefix |= (byte as u32) << shift;
-    }
-    (prefix, larger)
-}
-
 impl Codec for TopK {
     fn encoded_len(&self, count: usize) -> usize {
         6 * self.kept(count)
@@ -55,22 +29,10 @@ impl Codec for TopK {
         if x.is_empty() {
             return Ok(());
         }
-        finite(reduce::add_max_abs(x, e))?; // e is z from here on
+        let largest = finite(reduce::add_max_abs(x, e))?; // e is z from here on
         let kept = self.kept(x.len());
-        let (least, larger) = threshold(e, kept);
-        let mut equals_left = kept - larger;
-        let (indices, values) = out.split_at_mut(2 * kept);
-        let mut places = indices.as_chunks_mut::<2>().0.iter_mut().zip(values.as_chunks_mut::<4>().0);
-        for (i, e) in e.iter_mut().enumerate() {
-            let equal = magnitude(*e) == least && equals_left > 0;
-            if equal || magnitude(*e) > least {
-                equals_left -= usize::from(equal);
-                let (index, value) = places.next().expect("as many places as values kept");
-                *index = (i as u16).to_le_bytes();
-                *value = e.to_le_bytes();
-                *e = 0.0;
-            }
-        }
+        let (places, values) = out.split_at_mut(2 * kept);
+        select::take(select::cut(e, kept, largest), e, places.as_chunks_mut().0, values.as_chunks_mut().0);
         Ok(())
     }
 

@@ -36,6 +36,12 @@ use serde_json::{Map, Value};
 /// |---|---|
 /// | `paper` | the papers' form: no bias correction; κ = 16, variance frozen at the end of the learning rate's warm-up, gaps that follow the learning rate (so `learning_rate` is needed) up to 16; 1-bit Adam's warm-up found by the run; Efficient-Adam with 3-bit powers of two |
 /// | `deepspeed` | the defaults of DeepSpeed's 1-bit Adam and 0/1 Adam: no bias correction; variance frozen after `var_freeze_step` = 100,000 steps, gaps that double every `local_step_scaler` = 32,678 steps up to `local_step_clipper` = 16; 1-bit Adam's `freeze_step` = 100,000 |
+/// | `fedavg` | local Adam's workers average their models: `outer = "average"` |
+/// | `slowmo` | local Adam with `outer = "slow-momentum"`, `sync_every = 12` |
+/// | `diloco` | local Adam with `outer = "nesterov"`, `sync_every = 500` |
+/// | `dsm` | local Adam with `outer = "sign"`, `sync_every = 12` |
+/// | `loco` | LoCo with `adam`: `uniform4` up, `bf16` down, a fifth of each loss remembered in 8 bits |
+/// | `distributed-lion`, `lion-cub` | the papers' forms of `lion` |
 ///
 /// | DeepSpeed's name | option here | meaning |
 /// |---|---|---|
@@ -55,7 +61,7 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
 
-    /// β1 and β2. Default (0.9, 0.999).
+    /// β1 and β2. Default (0.9, 0.999); for Lion (0.9, 0.99). Birder has one, its option `beta`.
     #[serde(default, deserialize_with = "two_numbers", skip_serializing_if = "Option::is_none")]
     pub betas: Option<(f64, f64)>,
     /// ε. Default 1e-8.
@@ -71,7 +77,8 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
 
-    /// Both ways of a coarse round. Default `sign`; for Efficient-Adam `uniform4`.
+    /// Both ways of a coarse round. Default `sign`; for Efficient-Adam `uniform4`, for local Adam `f32`, for Lion and Birder `vote`. With
+    /// `adam` all rounds are coarse if it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec: Option<CodecName>,
     /// From the workers to the owners.
@@ -80,13 +87,26 @@ pub struct Config {
     /// From the owners to the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec_down: Option<CodecName>,
-    /// Both ways of an exact round: `f32`, or `bf16` for half the bytes. Default `f32`; for 0/1 Adam `bf16`.
+    /// Both ways of an exact round: `f32`; `bf16` for half the bytes; `power6` or `power5` for a fifth, which keep the size of a value
+    /// to a third. Default `f32`; for 0/1 Adam `bf16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_codec: Option<CodecName>,
-    /// How the residuals of error feedback are kept: `f32`, or `bf16` for half the memory, which rounds them. Default `f32`.
+    /// How the residuals of error feedback are kept: `f32`; `bf16` for half the memory, or `i8` for a quarter, which round them. Default
+    /// `f32`.
     /// The old spelling `residue` is accepted too.
     #[serde(default, alias = "residue", skip_serializing_if = "Option::is_none")]
     pub residual: Option<Precision>,
+    /// κ: how much of what a code loses is remembered and told later, 0 to 1, both ways. 1, the default, is classic error feedback; less
+    /// tells it later and in smaller portions; 0 forgets it, and needs no memory. The default is 0 for Lion and Birder, and for local Adam
+    /// in `f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<f64>,
+    /// κ on the way from the workers to the owners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback_up: Option<f64>,
+    /// κ on the way from the owners to the workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback_down: Option<f64>,
     /// Parameters that share a scale, 1 to 4096. Default 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
@@ -100,6 +120,10 @@ pub struct Config {
     /// What goes inside a host then, in exact and in coarse rounds: `f32`, or `bf16` for half the bytes. Default `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_codec: Option<CodecName>,
+    /// Whether a worker's vector counts by the weight of its steps, such as its number of examples or tokens
+    /// ([`Worker::set_weight`](crate::Worker::set_weight)), and not as much as every other. Default false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighted: Option<bool>,
     /// What a gradient that is not finite, or larger than 2⁶², does. Default `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub non_finite: Option<NonFinite>,
@@ -146,10 +170,14 @@ impl Config {
             codec_down: None,
             exact_codec: None,
             residual: None,
+            feedback: None,
+            feedback_up: None,
+            feedback_down: None,
             block: None,
             topology: None,
             hierarchy: None,
             host_codec: None,
+            weighted: None,
             non_finite: None,
             outlier: None,
             outlier_factor: None,
@@ -159,6 +187,13 @@ impl Config {
             learning_rate: None,
             groups: Vec::new(),
         }
+    }
+}
+
+impl Config {
+    /// Whether a codec of coarse rounds was given.
+    pub(crate) fn is_coded(&self) -> bool {
+        [self.codec, self.codec_up, self.codec_down].iter().any(Option::is_some)
     }
 }
 

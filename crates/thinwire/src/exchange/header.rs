@@ -90,7 +90,8 @@ pub struct Header {
     pub block: u32,
     /// The first block of the payload, and the one after its last.
     pub blocks: (u32, u32),
-    /// Inside a host: 1, or 0 when the sender's vector is left out. Up and down: how many workers it is of.
+    /// Inside a host: 1, or 0 when the sender's vector is left out. Up and down: how many workers it is of. Where workers are
+    /// weighted, the sum of their weights.
     pub contributions: u32,
     /// Of the state that all workers share.
     pub digest: u64,

@@ -8,7 +8,7 @@
 //! owner r:   z = Σ q/n + E;     p = C_down(z);  E ← z − p;   everyone gets p, by way of the relays
 //! ```
 //!
-//! Where every worker has a host to itself, the flat form, each is its own relay and nothing is sent inside a host
+//! That is with κ = 1 (`feedback`); with less, e ← (1−κ)·e + κ·(z − q), and with κ = 0 there is no e. Where every worker has a host to itself, the flat form, each is its own relay and nothing is sent inside a host
 //! ([`hosts`](crate::exchange::hosts)). Hosts send sums, not means: so e weighs 1/n whatever a host's size is.
 //!
 //! A coarse mean remembers both residuals; an exact mean is the same with a cast and no residual. Sums run in rank order, in
@@ -21,19 +21,22 @@ mod round_layout;
 pub mod header;
 pub mod hosts;
 pub mod layout;
+mod late;
 mod owner;
 mod round;
 
+pub use late::Late;
 pub use owner::Owner;
 pub use round_layout::{Crossing, RoundLayout, RoundLayouts, Sent};
 
-use crate::codec::{CodecName, Precision};
+use crate::codec::{CodecName, Keeping, Precision};
 use crate::error::{Error, Result};
 use crate::machine::{Groups, Lies, Machine, OfParams, Pass, Replace, Source, Step};
 use crate::schedule::Round;
 use crate::state::{Entry, Field};
 use crate::transport::{Collective, Metered, Shards};
 use header::{Header, Operation};
+use late::Begun;
 use layout::{Shape, Topology};
 use round::Mail;
 use round_layout::Way;
@@ -53,9 +56,12 @@ pub struct Exchange {
     /// Of everything all workers have in common so far.
     digest: u64,
     mail: Mail,
+    begun: Begun,
     /// What coarse means are of: a step that each worker adds, as in Efficient-Adam, or a state of all, such as a momentum. It decides
     /// what a worker that missed a round still has to say.
     pub of_state: bool,
+    /// Whether workers count by their weights.
+    pub weighted: bool,
 }
 
 impl Exchange {
@@ -69,13 +75,14 @@ impl Exchange {
         let mut machine = machine.into();
         let shards = Shards::new(group.inside());
         group.reserve(codings.longest_message(), codings.under_way());
-        let (up, down, precision) = match &codings.coarse {
-            Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.residual),
-            None => (0, 0, Precision::F32),
+        let (up, down, keeping) = match &codings.coarse {
+            Some(coarse) => (shape.values, coarse.owned(group.rank()).len(), coarse.keeping),
+            None => (0, 0, Keeping::all(Precision::F32, shape.block)),
         };
-        let remembered = machine.remember(up, down, precision);
+        let remembered = machine.remember(up, down, keeping);
         let mut exchange = Exchange {
             mail: Mail::new(codings.senders(group.rank()), codings.longest_message()),
+            begun: Begun::new(codings.kept(), codings.longest_message()),
             group: Metered::new(group),
             machine,
             shards,
@@ -83,6 +90,7 @@ impl Exchange {
             codings,
             digest: 0,
             of_state: true,
+            weighted: false,
         };
         if let Err(error) = remembered {
             // Of a device whose memory is full the others must hear: they are about to meet this worker.
@@ -108,6 +116,11 @@ impl Exchange {
         self.shape.workers == 1 && self.shape.topology != Topology::Served
     }
 
+    /// Whether a server takes the means, which may take one without any worker.
+    pub(crate) fn is_served(&self) -> bool {
+        self.shape.topology == Topology::Served
+    }
+
     /// Adds to the digest what must be the same on all workers; the next round finds out whether it is.
     pub fn agree_on(&mut self, bytes: &[u8]) {
         if self.is_alone() {
@@ -127,37 +140,57 @@ impl Exchange {
             self.group.traffic.rounds.count(round);
             return Ok(u32::from(step.contributes));
         }
-        let mut under_way = round::UnderWay {
-            coding: self.codings.of(round).expect("a coding for every round the calendar has"),
-            coarse: round == Round::Coarse,
-            shape: self.shape,
-            digest: self.digest,
-            of_state: self.of_state,
-            group: &mut self.group,
-            mail: &mut self.mail,
-            machine: &mut self.machine,
-            step,
-            source,
-            pass,
-        };
+        let (t, digest) = (step.t, self.digest);
+        let mut under_way = self.under_way(round, (t, digest), step, source, pass);
         let outcome = under_way.run()?;
         self.digest = outcome.digest;
         self.group.traffic.rounds.count(round);
         Ok(outcome.contributions.unwrap_or(0))
     }
 
+    /// The parts of a mean that belongs to step `t`, and that started with this digest.
+    fn under_way<'a, 's, S, P>(
+        &'a mut self,
+        round: Round,
+        (t, digest): (u64, u64),
+        step: &'a mut Step<'s>,
+        source: S,
+        pass: P,
+    ) -> round::UnderWay<'a, 's, S, P> {
+        round::UnderWay {
+            coding: self.codings.of(round).expect("a coding for every round the calendar has"),
+            coarse: round == Round::Coarse,
+            t,
+            shape: self.shape,
+            digest,
+            of_state: self.of_state,
+            weighted: self.weighted,
+            group: &mut self.group,
+            mail: &mut self.mail,
+            machine: &mut self.machine,
+            step,
+            source,
+            pass,
+        }
+    }
+
     /// The same of a vector by itself: `x` becomes its mean over all workers, unless nobody took part. After an error it is neither.
     pub fn mean_in_place(&mut self, round: Round, t: u64, contributes: bool, x: &mut [f32]) -> Result<u32> {
+        self.weighted_mean_in_place(round, t, u32::from(contributes), x)
+    }
+
+    /// The same with a vector that counts for so much; for nothing, and it takes no part.
+    pub fn weighted_mean_in_place(&mut self, round: Round, t: u64, weight: u32, x: &mut [f32]) -> Result<u32> {
         let (expected, got) = (self.shape.values, x.len());
         if expected != got {
             return Err(Error::Length { what: "the vector", expected, got });
         }
         if self.is_own_mean(round) {
             self.group.traffic.rounds.count(round);
-            return Ok(u32::from(contributes));
+            return Ok(weight);
         }
         let groups = Groups::default();
-        let mut step = Step { contributes, ..Step::idle(t, &groups, &[], x) };
+        let mut step = Step { contributes: weight > 0, weight, ..Step::idle(t, &groups, &[], x) };
         self.mean(round, &mut step, OfParams, Replace)
     }
 
@@ -231,7 +264,7 @@ impl Exchange {
 
     /// The values whose E this worker keeps.
     fn owned(&self) -> Range<usize> {
-        self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.owned(self.group.rank()))
+        self.codings.coarse.as_ref().map_or(0..0, |coarse| coarse.kept(self.group.rank()))
     }
 }
 

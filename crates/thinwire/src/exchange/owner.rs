@@ -1,7 +1,7 @@
 //! The owner's half of a mean, for a server: it has no vector of its own, and averages what came.
 //!
 //! ```text
-//! z = Σ q/n + E;   p = C_down(z);   E ← z − p          over the n workers whose q came
+//! z = Σ q/n + E;   p = C_down(z);   E ← (1−κ)·E + κ·(z − p)          over the n workers whose q came
 //! ```
 //!
 //! With the same workers in every round these are the bits of the central form. A mean is made, then kept: until [`Owner::keep`]
@@ -11,9 +11,8 @@ use super::header::{HEADER_LEN, Header, Operation};
 use super::layout::Shape;
 use super::round::{check_payload, contributions};
 use super::{RoundLayouts, Way};
-use crate::codec::{Precision, ResidualSlice};
+use crate::codec::ResidualSlice;
 use crate::error::{Error, Result};
-use crate::kernel::bf16;
 use crate::kernel::reduce::LARGEST;
 use crate::machine::{Floats, Host, Refused, Threads};
 
@@ -23,6 +22,10 @@ pub struct Owner {
     codings: RoundLayouts,
     /// It has no vector; E is beside it, because a mean may be made and not kept.
     machine: Host,
+    /// Whether workers count by their weights.
+    weighted: bool,
+    /// The workers that the run is made for.
+    workers: usize,
     /// E: what the means have not said yet.
     residual: Floats,
     /// E after the mean that was made last.
@@ -32,9 +35,20 @@ pub struct Owner {
 impl Owner {
     /// For the means of a `shape` whose topology is [`Topology::Served`](super::layout::Topology::Served).
     pub fn new(shape: Shape, codings: RoundLayouts, threads: Threads) -> Owner {
-        let whole = codings.coarse.as_ref().map_or(0, |_| shape.values);
+        let whole = codings.coarse.as_ref().map_or(0, |coarse| coarse.kept(coarse.layout.owners().start).len());
         let (residual, next) = (Floats::zeroed(whole), Floats::zeroed(whole));
-        Owner { shape, codings, machine: Host::bare(shape.values, threads), residual, next }
+        let machine = Host::bare(shape.values, threads);
+        Owner { shape, codings, machine, workers: 1, weighted: false, residual, next }
+    }
+
+    /// For a run that is made for so many workers: the number by which an owner tosses coins.
+    pub fn of_workers(self, workers: usize) -> Owner {
+        Owner { workers, ..self }
+    }
+
+    /// For workers that count by their weights.
+    pub fn weighing(self, weighted: bool) -> Owner {
+        Owner { weighted, ..self }
     }
 
     /// The longest message of any round.
@@ -58,7 +72,7 @@ impl Owner {
         }
         let found = self.machine.measure(place.coding.coded(Way::Up), payload);
         match found.map_err(|fault| Error::Payload { worker, fault })? {
-            Ok(norm) => Ok(Some(norm)),
+            Ok(norm) => Ok(Some(norm / f64::from(header.contributions))), // of the worker's vector itself
             Err(value) => Err(Error::Malformed {
                 worker,
                 problem: format!("a value of {value:e}, where {LARGEST:e} is the most"),
@@ -71,7 +85,8 @@ impl Owner {
         let place = self.place(expected)?;
         let (header, payload) = Header::read(message, worker)?;
         header.expect(&place.header, worker, SERVER)?;
-        check_payload(worker, &header, payload, place.coding.payload_len(Way::Up, &place.blocks), 1)
+        let most = if self.weighted { u32::MAX } else { 1 };
+        check_payload(worker, &header, payload, place.coding.payload_len(Way::Up, &place.blocks), most)
     }
 
     /// A message that was checked, with each of its values times `factor`.
@@ -95,8 +110,9 @@ impl Owner {
     /// The message down: the mean of `messages`, which were checked, in this order. `sender` names the worker of each.
     pub fn mean(&mut self, expected: &[u8], messages: &[Vec<u8>], sender: impl Fn(usize) -> usize) -> Result<Vec<u8>> {
         let Place { coarse, coding, .. } = self.place(expected)?;
-        let rounds = coding.residual == Precision::Bf16;
-        if coarse {
+        let keeping = coding.keeping;
+        let remembers = coarse && keeping.down > 0.0;
+        if remembers {
             self.next.copy_from_slice(&self.residual);
         }
         // Moved out, for the coding is borrowed from self beside it.
@@ -105,11 +121,11 @@ impl Owner {
             expected,
             messages,
             sender,
-            if coarse { ResidualSlice::Wide(&mut next) } else { ResidualSlice::Nothing },
+            if remembers { ResidualSlice::Wide(&mut next) } else { ResidualSlice::Nothing },
         );
-        // In 32 bits here, with the numbers of 16 where workers keep theirs so.
-        if coarse && rounds {
-            bf16::round(&mut next);
+        // In 32 bits here, with the numbers of fewer where workers keep theirs so.
+        if remembers {
+            keeping.precision.round(keeping.block, &mut next);
         }
         self.next = next;
         made
@@ -125,13 +141,16 @@ impl Owner {
         let Place { header: up, coding, blocks, coarse } = self.place(expected)?;
         let operation = if coarse { Operation::CoarseDown } else { Operation::ExactDown };
         let header = Header::new(operation, coding.name(Way::Down), self.shape, up.step, up.digest).covering(&blocks);
-        let header = Header { contributions: contributions(messages), ..header };
+        let header = Header { contributions: contributions(messages, SERVER)?, ..header };
         let payload = if header.contributions > 0 { coding.payload_len(Way::Down, &blocks) } else { 0 };
         let mut message = Vec::new();
         let bytes = header.start(&mut message, payload);
         if header.contributions > 0 {
             let sum = coding.sum(messages, Way::Up, Way::Down, header.contributions as f32);
-            self.machine.serve_with(&sum, residual, bytes).map_err(|refused| match refused {
+            let made = coding.made_down(up.step, self.workers).filter(|_| coarse);
+            let range = 0..self.shape.values;
+            let residual = made.map_or(residual, |made| ResidualSlice::Made { made, range });
+            self.machine.serve_with(&sum, residual, coding.keeping.down, bytes).map_err(|refused| match refused {
                 Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
                 Refused::Overflow => Error::Overflow { worker: SERVER, step: up.step, what: "averages" },
                 Refused::Failed(error) => error,

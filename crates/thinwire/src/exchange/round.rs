@@ -5,6 +5,8 @@
 //! the relays of the other hosts (`serve`); and everyone takes the mean of every owner, in the order of owners, from the owner if
 //! it is the relay, else from the relay, which passes on what it got (`receive_down`).
 //!
+//! Where workers are weighted, a worker's vector goes times its weight w, with a residual in the same units, and an owner divides by Σw.
+//!
 //! Nobody waits in a ring: what one waits for comes earlier in an order that all keep. Sending waits for no one. Of a bucket
 //! `send_up` needs `send_inside` of others, `receive_up` their `send_up`, and the turn of owner r in `receive_down` either `serve`
 //! of r or the turn of r at its relay, which comes after the turns of the owners before r and nothing else.
@@ -42,11 +44,15 @@ impl Mail {
 pub(super) struct UnderWay<'a, 's, S, P> {
     pub coding: &'a RoundLayout,
     pub coarse: bool,
+    /// The step that the mean belongs to: of a late one, the step that it started at.
+    pub t: u64,
     pub shape: Shape,
     /// Of the shared state before this round.
     pub digest: u64,
     /// What is averaged: a step that each worker adds, or a state of all.
     pub of_state: bool,
+    /// Whether workers count by their weights.
+    pub weighted: bool,
     pub group: &'a mut Metered,
     pub mail: &'a mut Mail,
     pub machine: &'a mut Machine,
@@ -87,6 +93,46 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         Ok(outcome)
     }
 
+    /// The first part of a late mean: everything goes up. Inside a host workers wait for each other.
+    ///
+    /// `kept` has a buffer for each bucket, for what this worker tells itself as an owner, and the owner's mean in its place later.
+    pub fn start(&mut self, kept: &mut [Vec<u8>]) -> Result<()> {
+        let here = self.here();
+        for k in 0..kept.len() {
+            self.send_inside(k)?;
+        }
+        for (k, kept) in kept.iter_mut().enumerate() {
+            self.send_up(k)?;
+            std::mem::swap(&mut self.mail.up[k % 2][here], kept);
+        }
+        Ok(())
+    }
+
+    /// The second: owners take the mean and send it down.
+    pub fn turn(&mut self, kept: &mut [Vec<u8>]) -> Result<()> {
+        if !self.is_owner() {
+            return Ok(());
+        }
+        let here = self.here();
+        for (k, kept) in kept.iter_mut().enumerate() {
+            std::mem::swap(&mut self.mail.up[k % 2][here], kept);
+            self.receive_up(k)?;
+            self.serve(k)?;
+            std::mem::swap(&mut self.mail.served, kept);
+        }
+        Ok(())
+    }
+
+    /// The last: everyone receives the mean and applies it.
+    pub fn finish(&mut self, kept: &mut [Vec<u8>]) -> Result<Outcome> {
+        let mut outcome = Outcome { contributions: None, digest: self.digest };
+        for (k, kept) in kept.iter_mut().enumerate() {
+            std::mem::swap(&mut self.mail.served, kept);
+            self.receive_down(k, &mut outcome)?;
+        }
+        Ok(outcome)
+    }
+
     fn is_owner(&self) -> bool {
         self.coding.layout.owners().contains(&self.group.rank())
     }
@@ -110,7 +156,16 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
             (Way::Down, false) => Operation::ExactDown,
             (Way::Down, true) => Operation::CoarseDown,
         };
-        Header::new(operation, self.coding.name(way), self.shape, self.step.t, self.digest).covering(blocks)
+        Header::new(operation, self.coding.name(way), self.shape, self.t, self.digest).covering(blocks)
+    }
+
+    /// What a payload on its way up is coded with.
+    fn feedback_up(&self) -> Feedback {
+        match self.coding.made_up(self.t, self.group.seat()) {
+            _ if !self.coarse => Feedback::None,
+            Some(made) => Feedback::Made(made),
+            None => Feedback::Up,
+        }
     }
 
     /// Sends this worker's vector, as far as bucket `k` goes, to those who are relays for it.
@@ -151,13 +206,14 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     /// e ← z − q; inside the host nothing is remembered.
     fn pack(&mut self, way: Way, blocks: &Range<usize>) -> Result<Operation> {
         let (coding, mut header) = (self.coding, self.header(way, blocks));
-        header.contributions = u32::from(self.step.contributes);
+        header.contributions = if self.step.contributes { self.step.weight } else { 0 };
         let payload = if self.step.contributes { coding.payload_len(way, blocks) } else { 0 };
+        let feedback = if way == Way::Up { self.feedback_up() } else { Feedback::None };
         let bytes = header.start(&mut self.mail.out, payload);
         if self.step.contributes {
-            let (range, remembers) = (coding.layout.values_of(blocks), self.coarse && way == Way::Up);
+            let range = coding.layout.values_of(blocks);
             let (machine, step, source) = (&mut *self.machine, &mut *self.step, &self.source);
-            let packed = self.group.packing(|| machine.pack(source, step, remembers, coding.coded(way), range, bytes));
+            let packed = self.group.packing(|| machine.pack(source, step, feedback, coding.coded(way), range, bytes));
             self.accept(packed, "sends", |_| self.group.rank())?;
         }
         Ok(header.operation)
@@ -175,17 +231,16 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
                 std::mem::swap(&mut self.mail.out, &mut self.mail.inside[i]);
             } else {
                 let payload_len = coding.payload_len(Way::Inside, blocks);
-                receive(self.group, *worker, &expected, &mut self.mail.inside[i], payload_len, 1)?;
+                receive(self.group, *worker, &expected, &mut self.mail.inside[i], payload_len, most(self.weighted, 1))?;
             }
         }
-        let mut header = self.header(Way::Up, blocks);
-        header.contributions = contributions(&self.mail.inside);
+        let (mut header, feedback) = (self.header(Way::Up, blocks), self.feedback_up());
+        header.contributions = contributions(&self.mail.inside, me)?;
         let payload = if header.contributions > 0 { coding.payload_len(Way::Up, blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.out, payload);
         if header.contributions > 0 {
             let range = coding.layout.values_of(blocks);
             let sum = coding.sum(&self.mail.inside, Way::Inside, Way::Up, 1.0);
-            let feedback = if self.coarse { Feedback::Up } else { Feedback::None };
             let machine = &mut *self.machine;
             let summed = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
             self.accept(summed, "adds up", |i| members[i])?;
@@ -197,7 +252,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     fn accept(&self, done: Result<(), Refused>, what: &'static str, sender: impl Fn(usize) -> usize) -> Result<()> {
         done.map_err(|refused| match refused {
             Refused::Payload(place, fault) => Error::Payload { worker: sender(place), fault },
-            Refused::Overflow => Error::Overflow { worker: self.group.rank(), step: self.step.t, what },
+            Refused::Overflow => Error::Overflow { worker: self.group.rank(), step: self.t, what },
             Refused::Failed(error) => error,
         })
     }
@@ -211,7 +266,8 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let blocks = coding.layout.bucket(me, k);
         let (expected, payload_len) = (self.header(Way::Up, &blocks), coding.payload_len(Way::Up, &blocks));
         for host in (0..coding.hosts.count()).filter(|host| *host != here) {
-            let (relay, most) = (coding.hosts.relay(host, me), coding.hosts.members(host).len() as u32);
+            let (relay, members) = (coding.hosts.relay(host, me), coding.hosts.members(host).len());
+            let most = most(self.weighted, members);
             receive(self.group, relay, &expected, &mut self.mail.up[k % 2][host], payload_len, most)?;
         }
         Ok(())
@@ -226,13 +282,17 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let (coding, me, here) = (self.coding, self.group.rank(), self.here());
         let blocks = coding.layout.bucket(me, k);
         let mut header = self.header(Way::Down, &blocks);
-        header.contributions = contributions(&self.mail.up[k % 2]);
+        header.contributions = contributions(&self.mail.up[k % 2], me)?;
         let payload = if header.contributions > 0 { coding.payload_len(Way::Down, &blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.served, payload);
         if header.contributions > 0 {
             let (range, owned) = (coding.layout.values_of(&blocks), coding.owned(me).start);
             let sum = coding.sum(&self.mail.up[k % 2], Way::Up, Way::Down, header.contributions as f32);
-            let feedback = if self.coarse { Feedback::Down { owned } } else { Feedback::None };
+            let feedback = match coding.made_down(self.t, self.shape.workers) {
+                _ if !self.coarse => Feedback::None,
+                Some(made) => Feedback::Made(made),
+                None => Feedback::Down { owned },
+            };
             let machine = &mut *self.machine;
             let served = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
             self.accept(served, "averages", |host| coding.hosts.relay(host, me))?;
@@ -256,7 +316,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
             } else {
                 let most = match self.shape.topology {
                     Topology::Served => u32::MAX, // workers come and go
-                    _ => self.shape.workers as u32,
+                    _ => most(self.weighted, self.shape.workers),
                 };
                 let received = receive(self.group, from, &expected, &mut self.mail.down, payload_len, most);
                 // Of a state there is nothing to take back without the mean to compare it with.
@@ -311,9 +371,16 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     }
 }
 
-/// How many workers these messages are of.
-pub(super) fn contributions(messages: &[Vec<u8>]) -> u32 {
-    messages.iter().map(|message| Header::contributions_in(message)).sum()
+/// How many workers these messages are of, or what these weigh together; worker `me` adds up.
+pub(super) fn contributions(messages: &[Vec<u8>], me: usize) -> Result<u32> {
+    let all = messages.iter().map(|message| u64::from(Header::contributions_in(message))).sum::<u64>();
+    let problem = || format!("contributions: expected weights of at most {} together, found {all}", u32::MAX);
+    u32::try_from(all).map_err(|_| Error::Malformed { worker: me, problem: problem() })
+}
+
+/// What so many workers may count for together.
+fn most(weighted: bool, workers: usize) -> u32 {
+    if weighted { u32::MAX } else { workers as u32 }
 }
 
 /// Receives the message that `expected` describes, of at most `most` workers.

@@ -3,7 +3,7 @@
 use super::header::HEADER_LEN;
 use super::hosts::Hosts;
 use super::layout::{Layout, Shape};
-use crate::codec::{Codec, CodecName, Precision};
+use crate::codec::{Codec, CodecName, Dither, Keeping, Made, Precision};
 use crate::machine::{Coded, Sum};
 use crate::schedule::Round;
 use std::ops::Range;
@@ -61,7 +61,11 @@ pub struct RoundLayout {
     pub(super) layout: Layout,
     pub(super) hosts: Hosts,
     /// How workers and owners keep what was not said yet.
-    pub(super) residual: Precision,
+    pub(super) keeping: Keeping,
+    /// What stands in the place of residuals, up and down.
+    dithers: [Option<Dither>; 2],
+    /// Whether a mean may be under way while workers compute.
+    late: bool,
 }
 
 impl RoundLayout {
@@ -78,17 +82,38 @@ impl RoundLayout {
         let inside_bytes = if hosts.is_flat() { 0 } else { block_bytes(&inside) };
         let longest = block_bytes(&up).max(block_bytes(&down)).max(inside_bytes);
         let layout = Layout::new(shape, longest, bucket_bytes);
-        RoundLayout { inside, up, down, layout, hosts: hosts.clone(), residual: Precision::F32 }
+        let keeping = Keeping::all(Precision::F32, shape.block);
+        RoundLayout { inside, up, down, layout, hosts: hosts.clone(), keeping, dithers: [None; 2], late: false }
     }
 
     /// With the residuals of both ways kept so.
-    pub fn keeping(self, residual: Precision) -> RoundLayout {
-        RoundLayout { residual, ..self }
+    pub fn keeping(self, keeping: Keeping) -> RoundLayout {
+        RoundLayout { keeping, ..self }
+    }
+
+    /// With these in the place of residuals that are not kept, up and down.
+    pub fn dithering(self, dithers: [Option<Dither>; 2]) -> RoundLayout {
+        RoundLayout { dithers, ..self }
+    }
+
+    /// With room for a mean that is under way while workers compute, if there will be any.
+    pub fn late(self, late: bool) -> RoundLayout {
+        RoundLayout { late, ..self }
+    }
+
+    /// What the worker in this seat codes with in step `t`, if it is made up.
+    pub(super) fn made_up(&self, t: u64, seat: usize) -> Option<Made> {
+        self.dithers[0].map(|dither| dither.at(t, seat))
+    }
+
+    /// What an owner codes with, if it is made up: its number is that of the workers, which no worker has.
+    pub(super) fn made_down(&self, t: u64, workers: usize) -> Option<Made> {
+        self.dithers[1].map(|dither| dither.at(t, workers))
     }
 
     /// The bytes of worker `rank`'s residuals.
     pub fn residual_bytes(&self, rank: usize) -> usize {
-        self.residual.width() * (self.layout.values + self.owned(rank).len())
+        self.keeping.bytes(self.layout.values, self.owned(rank).len())
     }
 
     pub(super) fn name(&self, way: Way) -> CodecName {
@@ -202,6 +227,11 @@ impl RoundLayout {
         bytes as f64 * 4.0 / self.layout.values.max(1) as f64
     }
 
+    /// The values of which worker `rank` keeps a residual as their owner.
+    pub(super) fn kept(&self, rank: usize) -> Range<usize> {
+        if self.keeping.down > 0.0 { self.owned(rank) } else { 0..0 }
+    }
+
     /// The values whose mean worker `rank` serves.
     pub fn owned(&self, rank: usize) -> Range<usize> {
         self.layout.values_of(&self.layout.owned(rank))
@@ -247,16 +277,27 @@ impl RoundLayouts {
     }
 
     /// The buffers of one worker: a message from each host for this bucket and the next, one from each worker of its own host
-    /// where there are several, and three of its own.
+    /// where there are several, and three of its own; and what it keeps of late means.
     pub fn buffers(&self, rank: usize) -> usize {
         let (hosts, inside) = self.senders(rank);
-        2 * hosts + inside + 3
+        2 * hosts + inside + 3 + 2 * self.kept()
+    }
+
+    /// The buffers that a worker keeps of one late mean: one for each bucket.
+    pub(super) fn kept(&self) -> usize {
+        self.each().filter(|coding| coding.late).map(RoundLayout::buckets).max().unwrap_or(0)
     }
 
     /// Messages from one worker to another that may be under way at once: two buckets, or the only one, up and down. Inside a host as
     /// many for each owner whose relay the receiver is. Not more, because buffers that are seldom used are in no cache.
+    ///
+    /// Of late means it is all buckets, of two means up and down: a worker that is ahead has sent the next one up when another has
+    /// just sent this one up, and has yet to receive the one before. It gets no farther without the other's turn in this one.
     pub fn under_way(&self) -> usize {
-        let most = |coding: &RoundLayout| 2 * coding.buckets().clamp(1, 2) * coding.hosts.most_relayed().max(1);
+        let most = |coding: &RoundLayout| {
+            let ways = if coding.late { 4 * coding.buckets() } else { 2 * coding.buckets().clamp(1, 2) };
+            ways * coding.hosts.most_relayed().max(1)
+        };
         self.each().map(most).max().unwrap_or(2)
     }
 

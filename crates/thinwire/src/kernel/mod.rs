@@ -3,7 +3,9 @@
 //! Memory bandwidth is the limit of everything here, so a kernel reads each vector once and writes it once. Most are
 //! plain loops that the compiler vectorises: `multiversion!` compiles the same body for the baseline CPU, for AVX2
 //! and for AVX-512, and picks one at run time. Rust never contracts a multiplication and an addition, so all versions
-//! give the same bits. Only the passes over signs ([`blocks`], with `scale`, `sign` and [`kept`]) are written with intrinsics.
+//! give the same bits. A loop with type parameters is a `Work`, compiled in the same way. Intrinsics are only where the compiler finds no
+//! vectors by itself: in the passes over signs ([`blocks`], with `scale`, `sign` and [`residual_value`]), in small numbers ([`bits`],
+//! `points` and the grids), in [`f16`], in stores past the caches (`put`), and in what [`select`] takes.
 //!
 //! This folder holds the only `unsafe` of the engine: calls into functions compiled for a CPU feature, made after that
 //! feature was detected, the loads and stores of the intrinsics, and a fence. Every such function has a portable twin, and
@@ -14,10 +16,23 @@
 pub mod bf16;
 pub mod bits;
 pub mod blocks;
+pub mod casts;
+pub mod chance;
+pub mod eighths;
+pub mod f16;
+pub mod grids;
+pub mod lamb;
+mod largest;
+#[cfg(target_arch = "x86_64")]
+mod points;
+pub mod power2;
+mod put;
 pub mod residual_value;
 pub mod reduce;
 mod scale;
+pub mod select;
 mod sign;
+pub mod uniform;
 pub mod update;
 
 use std::marker::PhantomData;
@@ -29,7 +44,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Level {
     /// What every CPU has.
     Portable = 1,
-    /// AVX2.
+    /// AVX2, and F16C, which no CPU with AVX2 lacks.
     Avx2 = 2,
     /// AVX-512: F, BW, DQ and VL.
     Avx512 = 3,
@@ -60,7 +75,7 @@ pub fn use_level(wanted: Level) -> Level {
 
 #[cfg(target_arch = "x86_64")]
 fn best() -> Level {
-    let avx2 = is_x86_feature_detected!("avx2");
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
@@ -93,8 +108,9 @@ fn prefetch<T>(values: &[T]) {
 /// Asks for the cache lines so many values `ahead` of `values`.
 #[inline(always)]
 fn prefetch_at<T>(values: &[T], ahead: usize) {
+    // What has no size is nowhere.
     #[cfg(target_arch = "x86_64")]
-    for line in values.chunks(4 * LINE / size_of::<T>()) {
+    for line in values.chunks(4 * LINE / size_of::<T>().max(1)).filter(|_| size_of::<T>() > 0) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint about an address; it reads nothing, and any address will do.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(ahead).cast()) };
@@ -108,17 +124,17 @@ fn prefetch_at<T>(values: &[T], ahead: usize) {
 /// which outlives the fence:
 ///
 /// ```
-/// # use thinwire::inside::kernel::{blocks, streaming};
+/// # use thinwire::inside::kernel::{blocks::{self, Scale}, streaming};
 /// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
-/// streaming(|stream| blocks::unpack_streaming(8, &message, &mut out, stream)).expect("a scale");
+/// streaming(|stream| blocks::unpack_streaming::<Scale>(8, &message, &mut out, stream)).expect("a scale");
 /// assert_eq!(out, [1.0; 8]);
 /// ```
 ///
 /// ```compile_fail
-/// # use thinwire::inside::kernel::{blocks, streaming};
+/// # use thinwire::inside::kernel::{blocks::{self, Scale}, streaming};
 /// let (message, mut out) = ([0, 0, 0x80, 0x3f, 0xff], [0.0; 8]); // a scale of 1, and eight pluses
 /// streaming(|stream| {
-///     blocks::unpack_streaming(8, &message, &mut out, stream).expect("a scale");
+///     blocks::unpack_streaming::<Scale>(8, &message, &mut out, stream).expect("a scale");
 ///     assert_eq!(out, [1.0; 8]); // too early
 /// });
 /// ```
@@ -193,3 +209,63 @@ macro_rules! multiversion {
     };
 }
 pub(crate) use multiversion;
+
+/// A loop with type parameters, for which [`multiversion!`] has no room.
+pub(crate) trait Work {
+    /// What comes out.
+    type Out;
+
+    /// Its body, compiled for `S`. It is `inline(always)`, and so is what it calls, or they would be compiled for the baseline.
+    fn run<S: Set>(self) -> Self::Out;
+}
+
+/// An instruction set as a type: intrinsics of a level may be called where this names it.
+pub trait Set {
+    /// Which.
+    const LEVEL: Level;
+}
+
+struct Portable;
+#[cfg(target_arch = "x86_64")]
+struct Avx2;
+#[cfg(target_arch = "x86_64")]
+struct Avx512;
+
+impl Set for Portable {
+    const LEVEL: Level = Level::Portable;
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Set for Avx2 {
+    const LEVEL: Level = Level::Avx2;
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Set for Avx512 {
+    const LEVEL: Level = Level::Avx512;
+}
+
+/// Runs `work` as it was compiled for the level in use.
+pub(crate) fn at_level<W: Work>(work: W) -> W::Out {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c")]
+    fn avx2<W: Work>(work: W) -> W::Out {
+        work.run::<Avx2>()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    fn avx512<W: Work>(work: W) -> W::Out {
+        work.run::<Avx512>()
+    }
+
+    match level() {
+        // SAFETY: `level()` names a level only after the CPU was found to have its features.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512(work) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx2 => unsafe { avx2(work) },
+        _ => work.run::<Portable>(),
+    }
+}

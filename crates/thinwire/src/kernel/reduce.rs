@@ -30,7 +30,7 @@ multiversion! {
 
 /// Magnitudes order like their bit patterns, with infinity above all numbers and NaN above infinity.
 #[inline(always)]
-fn magnitude_bits(x: f32) -> u32 {
+pub(super) fn magnitude_bits(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
 }
 

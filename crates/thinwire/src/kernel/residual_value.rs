@@ -1,4 +1,4 @@
-//! One value of a residual as the passes over signs see it: kept in 32 bits a value, or in 16, and 32 wherever something is done with it.
+//! One value of a residual as the passes over blocks see it: kept in 32 bits a value, or in 16, and 32 wherever something is done with it.
 
 use super::bf16::{self, Half};
 
@@ -83,6 +83,43 @@ impl ResidualValue for f32 {
     }
 }
 
+/// Where no residual is kept: −0, whatever is put there, which added to any value is that value. It has no size, so a slice of it is no
+/// memory, and the passes over blocks need no second form.
+#[derive(Clone, Copy, Debug)]
+pub struct Forgotten;
+
+impl ResidualValue for Forgotten {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        -0.0
+    }
+
+    #[inline(always)]
+    fn put(_: f32) -> Forgotten {
+        Forgotten
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx2(_: *const Forgotten) -> __m256 {
+        unsafe { _mm256_set1_ps(-0.0) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx2(_: *mut Forgotten, _: __m256) {}
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn get_avx512(_: *const Forgotten) -> __m512 {
+        unsafe { _mm512_set1_ps(-0.0) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn put_avx512(_: *mut Forgotten, _: [__m512; 2]) {}
+}
+
 /// The arithmetic is [`bf16::narrow`]'s and [`bf16::widen`]'s.
 impl ResidualValue for Half {
     #[inline(always)]
@@ -128,15 +165,26 @@ impl ResidualValue for Half {
     #[inline(always)]
     unsafe fn put_avx512(at: *mut Half, z: [__m512; 2]) {
         unsafe {
-            let rounded = z.map(|z| {
-                // The smaller magnitude of the two, with the sign of z.
-                let z = _mm512_range_ps::<0b0010>(z, _mm512_set1_ps(f32::from_bits(bf16::LARGEST << 16)));
-                let bits = _mm512_castps_si512(z);
-                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-                _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
-            });
+            let rounded = [rounded_avx512(z[0]), rounded_avx512(z[1])];
             _mm512_storeu_si512(at.cast(), _mm512_permutex2var_epi16(rounded[0], upper_halves(), rounded[1]));
         }
+    }
+}
+
+/// Sixteen values whose upper halves are what is kept of z. A function and not a closure: those are compiled for the baseline where what
+/// they stand in is, and then call each intrinsic.
+///
+/// # Safety
+/// The CPU has what [`Level::Avx512`](super::Level) stands for.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn rounded_avx512(z: __m512) -> __m512i {
+    unsafe {
+        // The smaller magnitude of the two, with the sign of z.
+        let z = _mm512_range_ps::<0b0010>(z, _mm512_set1_ps(f32::from_bits(bf16::LARGEST << 16)));
+        let bits = _mm512_castps_si512(z);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Scalars {
     pub rate: f32,
     /// 1 − γλ: the decoupled weight decay of this step.
     pub decay: f32,
+    /// λ itself, for a rule that has it inside of its step.
+    pub weight_decay: f32,
     /// 1 / (1 − β2^j).
     pub correction: f32,
     /// ε.
@@ -35,6 +37,10 @@ pub struct Scalars {
     pub moves: bool,
     /// Of 0/1 Adam: what the steps since the last sync come to.
     pub since: Since,
+    /// Of 0/1 Adam with a delay: the interval whose mean is on its way.
+    pub sent: Sent,
+    /// Of local Adam: what its outer step multiplies with.
+    pub outer: OuterStep,
 }
 
 /// Γ = Σγ̂ and D = Π(1−γλ) since the last sync, of one parameter group.
@@ -49,6 +55,63 @@ pub struct Since {
 impl Since {
     /// Just after a sync.
     pub const NOTHING: Since = Since { rates: 0.0, decays: 1.0 };
+}
+
+/// What a late mean of 0/1 Adam is of, and what has become of it since, of one parameter group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// Γ and D of the interval that was sent.
+    pub since: Since,
+    /// Πβ1 over the steps since: what is left in m of what m was then.
+    pub fade: f32,
+    /// S = Σ γ̂·Πβ1 over them: what it has added to u.
+    pub carried: f32,
+}
+
+impl Sent {
+    /// Where no mean is on its way.
+    pub const NOTHING: Sent = Sent { since: Since::NOTHING, fade: 1.0, carried: 0.0 };
+}
+
+/// What the outer step of local Adam multiplies with, of one parameter group. Each rule uses some of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OuterStep {
+    /// γ, which some rules divide Δ̄ by; 0 where no local step since the last sync had a learning rate.
+    pub unit: f32,
+    /// η; ηγ for the rules that divide by γ.
+    pub rate: f32,
+    /// μ.
+    pub momentum: f32,
+    /// β1 and 1 − β1.
+    pub beta1: (f32, f32),
+    /// β2 and 1 − β2.
+    pub beta2: (f32, f32),
+    /// 1 − ηγλ.
+    pub decay: f32,
+    /// φ, the largest |M| of `slow-momentum`.
+    pub most: f32,
+    /// α and 1 − α: how much of its own view a worker keeps.
+    pub mix: (f32, f32),
+}
+
+impl OuterStep {
+    /// Of a step that is not an outer one.
+    pub const NOTHING: OuterStep = OuterStep {
+        unit: 0.0,
+        rate: 0.0,
+        momentum: 0.0,
+        beta1: (0.0, 1.0),
+        beta2: (0.0, 1.0),
+        decay: 1.0,
+        most: f32::INFINITY,
+        mix: (0.0, 1.0),
+    };
+
+    /// α·x + (1−α)·a; a itself, whatever x is, with α = 0.
+    #[inline(always)]
+    fn view(&self, x: f32, a: f32) -> f32 {
+        if self.mix.0 == 0.0 { a } else { self.mix.0 * x + self.mix.1 * a }
+    }
 }
 
 /// c: no step on a stale variance moves a parameter by more than c·γ̂, weight decay aside.
@@ -91,6 +154,12 @@ fn fading(value: f32, most: f32) -> f32 {
     if value.abs() > noise { noise / value.abs() } else { 1.0 }
 }
 
+/// −1, 0 or 1.
+#[inline(always)]
+fn sign(value: f32) -> f32 {
+    (i32::from(value > 0.0) - i32::from(value < 0.0)) as f32
+}
+
 impl Scalars {
     /// P = √(v / (1 − β2^j)) + ε.
     #[inline(always)]
@@ -99,12 +168,12 @@ impl Scalars {
     }
 
     #[inline(always)]
-    fn blend(&self, m: f32, g: f32) -> f32 {
+    pub(super) fn blend(&self, m: f32, g: f32) -> f32 {
         self.beta1.0 * m + self.beta1.1 * (self.shrink * g)
     }
 
     #[inline(always)]
-    fn blend_square(&self, v: f32, g: f32) -> f32 {
+    pub(super) fn blend_square(&self, v: f32, g: f32) -> f32 {
         let g = self.shrink * g;
         self.beta2.0 * v + self.beta2.1 * g * g
     }
@@ -117,6 +186,12 @@ impl Scalars {
         trust * within(update, most)
     }
 
+    /// m/P as far as P can be trusted: [`Scalars::limited`] of a rate of 1.
+    #[inline(always)]
+    pub(super) fn ratio(&self, m: f32, v: f32) -> f32 {
+        self.limited(m / self.denominator(v), 1.0, v)
+    }
+
     /// m after a sync of 0/1 Adam: ū/Γ, as far as it can be a momentum.
     ///
     /// ū also carries what earlier rounds lost, in units of the rates they had. Where the rate has fallen a lot since, near the end
@@ -125,9 +200,15 @@ impl Scalars {
     /// local step touched m, so it is still the shared one.
     #[inline(always)]
     fn synced_momentum(&self, mean: f32, m: f32, p: f32, v: f32) -> f32 {
-        let synced = mean / self.since.rates;
+        self.momentum_of(mean, self.since.rates, m, p, v)
+    }
+
+    /// The same of an interval with this Γ.
+    #[inline(always)]
+    fn momentum_of(&self, mean: f32, rates: f32, m: f32, p: f32, v: f32) -> f32 {
+        let synced = mean / rates;
         match () {
-            () if self.since.rates <= 0.0 => m,
+            () if rates <= 0.0 => m,
             () if v > 0.0 => fading(synced, self.limit * p) * within(synced, LARGEST * self.limit * p),
             () => synced, // v has never seen this parameter, so it may be a late one
         }
@@ -264,6 +345,69 @@ multiversion! {
 }
 
 multiversion! {
+    /// A late sync of 0/1 Adam starts, with this worker's own u for the mean: s ← u,  m ← u/Γ (within ±7.3·P),
+    /// x ← a·D − (u/P, within ±c·Γ),  u ← 0.
+    pub fn depart(
+        k: &Scalars, v: &[f32], a: &[f32],
+        m: &mut [f32], u: &mut [f32], x: &mut [f32], sent: &mut [f32],
+    ) {
+        let since = k.since;
+        for_each_line!([v, a], [m, u, x, sent], |i| {
+            let p = k.denominator(v[i]);
+            sent[i] = u[i];
+            m[i] = k.synced_momentum(u[i], m[i], p, v[i]);
+            x[i] = a[i] * since.decays - k.limited(u[i] / p, since.rates, v[i]);
+            u[i] = 0.0;
+        });
+    }
+}
+
+multiversion! {
+    /// The same of a worker that took no part in the interval: nothing moves, and s ← Γ·m, which is what its m stands for.
+    pub fn abstain(k: &Scalars, m: &[f32], sent: &mut [f32]) {
+        let since = k.since;
+        for_each_line!([m], [sent], |i| {
+            sent[i] = since.rates * m[i];
+        });
+    }
+}
+
+multiversion! {
+    /// The mean of what was sent arrives, with δ = ū/Γ_s − s/Γ_s (each within ±7.3·P): m ← m + fade·δ,  u ← u + S·δ,
+    /// a ← a·D_s − (ū/P, within ±c·Γ_s),  x ← a·D − (u/P, within ±c·Γ).
+    pub fn correct(
+        k: &Scalars, mean: &[f32], v: &[f32], sent: &[f32],
+        m: &mut [f32], u: &mut [f32], a: &mut [f32], x: &mut [f32],
+    ) {
+        let (now, then) = (k.since, k.sent);
+        for_each_line!([mean, v, sent], [m, u, a, x], |i| {
+            let p = k.denominator(v[i]);
+            let own = k.momentum_of(sent[i], then.since.rates, 0.0, p, v[i]);
+            let delta = k.momentum_of(mean[i], then.since.rates, 0.0, p, v[i]) - own;
+            // With no step in between it is ū/Γ_s to the bit, as on every other worker.
+            let synced = k.momentum_of(mean[i], then.since.rates, m[i], p, v[i]);
+            m[i] = if then.fade == 1.0 { synced } else { m[i] + then.fade * delta };
+            u[i] += then.carried * delta;
+            a[i] = a[i] * then.since.decays - k.limited(mean[i] / p, then.since.rates, v[i]);
+            x[i] = a[i] * now.decays - k.limited(u[i] / p, now.rates, v[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// What a sync of 0/1 Adam does to v where v is of the momentum: v ← β2·v + (1−β2)·m², where Γ > 0. Of m as [`rebase`] leaves it: what
+    /// ū/Γ carries of old residuals is no momentum.
+    pub fn square(k: &Scalars, m: &[f32], v: &mut [f32]) {
+        if k.since.rates <= 0.0 {
+            return;
+        }
+        for_each_line!([m], [v], |i| {
+            v[i] = k.beta2.0 * v[i] + k.beta2.1 * m[i] * m[i];
+        });
+    }
+}
+
+multiversion! {
     /// What Efficient-Adam sends: m ← β·m + (1−β)·g,  v ← θ·v + (1−θ)·g²,  z = γ̂·m/P.
     pub fn own_update(k: &Scalars, g: &[f32], m: &mut [f32], v: &mut [f32], z: &mut [f32]) {
         for_each_line!([g], [m, v, z], |i| {
@@ -283,5 +427,130 @@ multiversion! {
             jumps |= u32::from(mean[i].abs() > k.jump);
         });
         jumps > 0
+    }
+}
+
+multiversion! {
+    /// What local Adam sends at a step that syncs: m ← β1·m + (1−β1)·g,  v ← β2·v + (1−β2)·g²,  z = a − (x·(1−γλ) − γ̂·m/P).
+    /// The outer step replaces x, so it is not written here. The bits are those of [`adam`] and then [`difference`].
+    pub fn own_progress(
+        k: &Scalars, g: &[f32], a: &[f32], x: &[f32],
+        m: &mut [f32], v: &mut [f32], z: &mut [f32],
+    ) {
+        for_each_line!([g, a, x], [m, v, z], |i| {
+            v[i] = k.blend_square(v[i], g[i]);
+            m[i] = k.blend(m[i], g[i]);
+            let update = k.rate * m[i] / k.denominator(v[i]);
+            z[i] = a[i] - (x[i] * k.decay - update);
+        });
+    }
+}
+
+multiversion! {
+    /// The same without a gradient: z = a − x.
+    pub fn difference(a: &[f32], x: &[f32], z: &mut [f32]) {
+        for_each_line!([a, x], [z], |i| {
+            z[i] = a[i] - x[i];
+        });
+    }
+}
+
+multiversion! {
+    /// What is left of local Adam's own view where a does not move: x ← α·x + (1−α)·a.
+    pub fn mix(k: &Scalars, a: &[f32], x: &mut [f32]) {
+        let outer = k.outer;
+        for_each_line!([a], [x], |i| {
+            x[i] = outer.view(x[i], a[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// Local Adam's rule `average`: a ← a − η·Δ̄,  x ← a; or α·x + (1−α)·a, with this rule and the others.
+    pub fn outer_average(k: &Scalars, mean: &[f32], a: &mut [f32], x: &mut [f32]) {
+        let outer = k.outer;
+        for_each_line!([mean], [a, x], |i| {
+            a[i] -= outer.rate * mean[i];
+            x[i] = outer.view(x[i], a[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// `slow-momentum`: M ← μ·M + Δ̄/γ, within ±φ,  a ← a − ηγ·M,  x ← a.
+    pub fn outer_slow_momentum(k: &Scalars, mean: &[f32], a: &mut [f32], momentum: &mut [f32], x: &mut [f32]) {
+        let outer = k.outer;
+        for_each_line!([mean], [a, momentum, x], |i| {
+            momentum[i] = within(outer.momentum * momentum[i] + mean[i] / outer.unit, outer.most);
+            a[i] -= outer.rate * momentum[i];
+            x[i] = outer.view(x[i], a[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// `nesterov`: B ← μ·B + Δ̄,  a ← a − η·(Δ̄ + μ·B),  x ← a.
+    pub fn outer_nesterov(k: &Scalars, mean: &[f32], a: &mut [f32], momentum: &mut [f32], x: &mut [f32]) {
+        let outer = k.outer;
+        for_each_line!([mean], [a, momentum, x], |i| {
+            momentum[i] = outer.momentum * momentum[i] + mean[i];
+            a[i] -= outer.rate * (mean[i] + outer.momentum * momentum[i]);
+            x[i] = outer.view(x[i], a[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// `sign`, with D = Δ̄/γ: a ← a·(1−ηγλ) − ηγ·sgn(β1·M + (1−β1)·D),  M ← β2·M + (1−β2)·D,  x ← a.
+    pub fn outer_sign(k: &Scalars, mean: &[f32], a: &mut [f32], momentum: &mut [f32], x: &mut [f32]) {
+        let outer = k.outer;
+        for_each_line!([mean], [a, momentum, x], |i| {
+            let d = mean[i] / outer.unit;
+            let direction = sign(outer.beta1.0 * momentum[i] + outer.beta1.1 * d);
+            a[i] = a[i] * outer.decay - outer.rate * direction;
+            momentum[i] = outer.beta2.0 * momentum[i] + outer.beta2.1 * d;
+            x[i] = outer.view(x[i], a[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// What Lion sends: z = β1·m + (1−β1)·g,  and then m ← β2·m + (1−β2)·g.
+    pub fn lion(k: &Scalars, g: &[f32], m: &mut [f32], z: &mut [f32]) {
+        for_each_line!([g], [m, z], |i| {
+            z[i] = k.blend(m[i], g[i]);
+            m[i] = k.beta2.0 * m[i] + k.beta2.1 * (k.shrink * g[i]);
+        });
+    }
+}
+
+multiversion! {
+    /// What Birder sends: m ← β·m + (1−β)·g,  b ← β·b + (1−β)·|g|,  z = m/b, or 0 where b = 0.
+    ///
+    /// |m| ≤ b holds to the bit: both take the same steps, and rounding is monotone and symmetric. So |z| ≤ 1.
+    pub fn ratio(k: &Scalars, g: &[f32], m: &mut [f32], b: &mut [f32], z: &mut [f32]) {
+        for_each_line!([g], [m, b, z], |i| {
+            m[i] = k.blend(m[i], g[i]);
+            b[i] = k.blend(b[i], g[i].abs());
+            z[i] = if b[i] > 0.0 { m[i] / b[i] } else { 0.0 };
+        });
+    }
+}
+
+multiversion! {
+    /// A step along a direction: x ← x·(1−γλ) − γ·p.
+    pub fn stride(k: &Scalars, p: &[f32], x: &mut [f32]) {
+        for_each_line!([p], [x], |i| {
+            x[i] = x[i] * k.decay - k.rate * p[i];
+        });
+    }
+}
+
+multiversion! {
+    /// The same along its signs, where the sign of 0 is 0.
+    pub fn stride_by_sign(k: &Scalars, p: &[f32], x: &mut [f32]) {
+        for_each_line!([p], [x], |i| {
+            x[i] = x[i] * k.decay - k.rate * sign(p[i]);
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! Parameter groups: ranges of the flat vector with their own learning rate and weight decay.
 
+use super::Ranges;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,8 +26,8 @@ fn one() -> f64 {
 /// The groups of one flat vector, in order, covering it.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// Where each group ends.
-    ends: Vec<usize>,
+    /// Where they are.
+    ranges: Ranges,
     /// What multiplies the learning rate, of each group.
     pub lr_scale: Vec<f64>,
     /// λ of each group.
@@ -36,7 +37,7 @@ pub struct Groups {
 impl Groups {
     /// One group of `len` parameters, without weight decay.
     pub fn whole(len: usize) -> Groups {
-        Groups { ends: vec![len], lr_scale: vec![1.0], weight_decay: vec![0.0] }
+        Groups { ranges: Ranges::new([len]), lr_scale: vec![1.0], weight_decay: vec![0.0] }
     }
 
     /// `listed` must cover `len` values; an empty list is one group of them all.
@@ -52,13 +53,7 @@ impl Groups {
             ));
         }
         Ok(Groups {
-            ends: listed
-                .iter()
-                .scan(0, |end, group| {
-                    *end += group.length;
-                    Some(*end)
-                })
-                .collect(),
+            ranges: Ranges::new(listed.iter().map(|group| group.length)),
             lr_scale: listed.iter().map(|group| group.lr_scale).collect(),
             weight_decay: listed.iter().map(|group| group.weight_decay.unwrap_or(weight_decay)).collect(),
         })
@@ -71,22 +66,16 @@ impl Groups {
 
     /// Where each group ends.
     pub fn ends(&self) -> &[usize] {
-        &self.ends
+        self.ranges.ends()
     }
 
     /// How many groups there are.
     pub fn count(&self) -> usize {
-        self.ends.len()
+        self.ranges.count()
     }
 
     /// Cuts the `len` values from `at` on where groups meet: each group's number, and its range counted from `at`.
     pub fn cut(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
-        let first = self.ends.partition_point(|end| *end <= at);
-        let past_last = self.ends.partition_point(|end| *end < at + len) + usize::from(len > 0);
-        let mut from = 0;
-        (first..past_last).map(move |group| {
-            let to = (self.ends[group] - at).min(len);
-            (group, std::mem::replace(&mut from, to)..to)
-        })
+        self.ranges.cut(at, len)
     }
 }

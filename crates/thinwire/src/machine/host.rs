@@ -5,8 +5,8 @@ use super::pass::MOST;
 use super::state::{Names, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
 use super::tiles::{Span, TILE, Vectors};
-use super::{Floats, Gradient, Groups, Lies, Pass, Residual, Source, Step, Threads, Vector};
-use crate::codec::{Fault, MAX_BLOCK, Precision, ResidualSlice};
+use super::{Floats, Gradient, Groups, Lies, Pass, Ranges, Reduction, Residual, Source, Step, Threads, Totals, Vector};
+use crate::codec::{Fault, Keeping, MAX_BLOCK, ResidualSlice, encode_remembering};
 use crate::error::Result;
 use crate::kernel::reduce;
 use crate::kernel::update::Scalars;
@@ -29,6 +29,8 @@ pub struct Host {
     down: Residual,
     /// One for each tile: a sum over all values is the sum of these, in order.
     sums: Vec<f64>,
+    /// The same for reductions; empty before the first.
+    totals: Vec<Totals>,
     jump: FirstJump,
 }
 
@@ -47,9 +49,10 @@ impl Host {
             groups,
             names,
             vectors: std::iter::once(kept).chain(own).collect(),
-            up: Residual::zeroed(0, Precision::F32),
-            down: Residual::zeroed(0, Precision::F32),
+            up: Residual::none(),
+            down: Residual::none(),
             sums: vec![0.0; len.div_ceil(TILE)],
+            totals: Vec::new(),
             jump: FirstJump::default(),
         }
     }
@@ -59,9 +62,10 @@ impl Host {
         Host::new(len, Arc::new(Groups::whole(len)), &[], false, threads)
     }
 
-    pub fn remember(&mut self, up: usize, down: usize, precision: Precision) -> Result<()> {
-        self.up = Residual::zeroed(up, precision);
-        self.down = Residual::zeroed(down, precision);
+    pub fn remember(&mut self, up: usize, down: usize, keeping: Keeping) -> Result<()> {
+        let Keeping { precision, block, .. } = keeping;
+        self.up = Residual::zeroed(up, precision, block, keeping.up);
+        self.down = Residual::zeroed(down, precision, block, keeping.down);
         Ok(())
     }
 
@@ -85,31 +89,80 @@ impl Host {
         Ok(())
     }
 
+    pub fn spend<P: Pass>(&mut self, _: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
+        let mut spent = std::mem::replace(&mut self.vectors[vector.0 - 1], Floats::zeroed(0));
+        let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
+        let (input, vectors) = (&spent[..], borrow(&mut self.vectors, step.params, P::READS, P::WRITES));
+        self.threads.each(self.len, vectors, |tile, vectors| {
+            apply::<P>(groups, scalars, tile.clone(), &input[tile], vectors, jump);
+        });
+        spent.fill(0.0);
+        self.vectors[vector.0 - 1] = spent;
+        Ok(())
+    }
+
+    pub fn run_scaled<P: Pass>(&mut self, _: P, step: &mut Step<'_>, ranges: &Ranges, factors: &[f64]) -> Result<()> {
+        let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
+        let vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
+        self.threads.each(self.len, vectors, |tile, mut vectors| {
+            for (i, part) in ranges.cut(tile.start, tile.len()) {
+                let scaled = |k: &Scalars| Scalars { rate: (f64::from(k.rate) * factors[i]) as f32, ..*k };
+                let here = tile.start + part.start..tile.start + part.end;
+                apply_with::<P>(groups, |group| scaled(&scalars[group]), here, &[], vectors.part(part), jump);
+            }
+        });
+        Ok(())
+    }
+
+    pub fn reduce<R: Reduction>(
+        &mut self,
+        _: R,
+        step: &mut Step<'_>,
+        ranges: &Ranges,
+        totals: &mut [Totals],
+    ) -> Result<()> {
+        let (scalars, groups) = (&step.scalars[..], &self.groups);
+        self.totals.resize(self.sums.len(), Totals::default());
+        let read = borrow(&mut self.vectors, step.params, R::READS, &[]).read;
+        for (range, total) in ranges.each().zip(totals) {
+            let tiles = &mut self.totals[..range.len().div_ceil(TILE)];
+            self.threads.fill(tiles, |tile| {
+                let from = range.start + tile * TILE;
+                let of = |(group, part): (usize, Range<usize>)| {
+                    let part = from + part.start..from + part.end;
+                    R::of(&scalars[group], read.map(|vector| vector.get(part.clone()).unwrap_or_default()))
+                };
+                groups.cut(from, TILE.min(range.end - from)).map(of).fold(Totals::default(), Totals::and)
+            });
+            *total = tiles.iter().copied().fold(Totals::default(), Totals::and);
+        }
+        Ok(())
+    }
+
     pub fn pack<S: Source>(
         &mut self,
         _: &S,
         step: &mut Step<'_>,
-        remembers: bool,
+        feedback: Feedback,
         coded: Coded<'_>,
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
         let (gradient, scalars, groups) = (step.gradient, &step.scalars[..], &self.groups);
+        let weight = step.weight as f32;
         let mut vectors = borrow(&mut self.vectors, step.params, S::READS, S::WRITES);
-        let mut up = self.up.slice();
-        let span = Span {
-            residual: if remembers { up.part(range.clone()) } else { ResidualSlice::Nothing },
-            vectors: vectors.part(range.clone()),
-            range,
-            bytes,
-            cut: coded.cut(),
-        };
+        let (kappa_up, kappa_down) = (self.up.feedback(), self.down.feedback());
+        let (mut up, mut down) = (self.up.slice(), self.down.slice());
+        let (residual, kappa) = residual(feedback, &range, (&mut up, kappa_up), (&mut down, kappa_down));
+        let span = Span { residual, vectors: vectors.part(range.clone()), range, bytes, cut: coded.cut() };
         let packed = self.threads.walk(span, |tile, room, _| {
             let Span { range, mut vectors, residual, bytes, .. } = tile;
-            let encode = |z: &[f32]| coded.codec.encode_blocks(coded.block, z, residual, bytes);
+            let encode = |z: &[f32]| encode_remembering(coded.codec, coded.block, z, residual, kappa, bytes);
             match S::LIES {
-                Lies::InGradient => with(gradient, range, encode),
-                Lies::InFirst => encode(vectors.read[0]),
+                Lies::InGradient if weight == 1.0 => with(gradient, range, encode),
+                Lies::InFirst if weight == 1.0 => encode(vectors.read[0]),
+                Lies::InGradient => with(gradient, range, |g| encode(weighed(weight, g, room))),
+                Lies::InFirst => encode(weighed(weight, vectors.read[0], room)),
                 Lies::Nowhere => {
                     with(gradient, range.clone(), |g| {
                         for (group, part) in groups.cut(range.start, range.len()) {
@@ -117,6 +170,9 @@ impl Host {
                             S::fill(&scalars[group], cut(g, part.clone()), read, write, &mut room[part]);
                         }
                     });
+                    if weight != 1.0 {
+                        room.iter_mut().for_each(|z| *z *= weight);
+                    }
                     encode(room)
                 }
             }
@@ -131,18 +187,21 @@ impl Host {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
+        let (kappa_up, kappa_down) = (self.up.feedback(), self.down.feedback());
         let (mut up, mut down) = (self.up.slice(), self.down.slice());
-        let residual = match feedback {
-            Feedback::None => ResidualSlice::Nothing,
-            Feedback::Up => up.part(range.clone()),
-            Feedback::Down { owned } => down.part(range.start - owned..range.end - owned),
-        };
-        sum.code(&self.threads, range, residual, bytes)
+        let (residual, kappa) = residual(feedback, &range, (&mut up, kappa_up), (&mut down, kappa_down));
+        sum.code(&self.threads, range, residual, kappa, bytes)
     }
 
     /// The same with a residual of the caller's: a server keeps its E until a mean is written down.
-    pub fn serve_with(&self, sum: &Sum<'_>, residual: ResidualSlice<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
-        sum.code(&self.threads, 0..self.len, residual, bytes)
+    pub fn serve_with(
+        &self,
+        sum: &Sum<'_>,
+        residual: ResidualSlice<'_>,
+        feedback: f32,
+        bytes: &mut [u8],
+    ) -> Result<(), Refused> {
+        sum.code(&self.threads, 0..self.len, residual, feedback, bytes)
     }
 
     /// Decodes a payload of all values: their norm, or the first of them that is larger than [`LARGEST`](reduce::LARGEST).
@@ -187,6 +246,7 @@ impl Host {
     ) -> Result<(), Refused> {
         let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
         let mut vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
+        let feedback = self.up.feedback() * step.weight as f32;
         let mut up = self.up.slice();
         let span = Span {
             residual: if compares { up.part(range.clone()) } else { ResidualSlice::Nothing },
@@ -201,7 +261,7 @@ impl Host {
             let decode = |mean: &mut [f32]| {
                 codec.decode_blocks(block, bytes, mean)?;
                 residual.change(|e| {
-                    e.iter_mut().zip(mean).for_each(|(e, p)| *e -= *p);
+                    e.iter_mut().zip(mean).for_each(|(e, p)| *e -= feedback * *p);
                     Ok(())
                 })
             };
@@ -217,12 +277,24 @@ impl Host {
     }
 
     pub fn take_back(&mut self, coded: Coded<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
+        let feedback = self.up.feedback();
+        if feedback == 0.0 {
+            return Ok(()); // what was not heard is lost, as what a code loses is
+        }
         let span =
             Span { residual: self.up.slice(), vectors: Vectors::none(), range: 0..self.len, bytes, cut: coded.cut() };
-        self.threads.walk(span, |tile, _, _| {
-            let added = |e: &mut [f32]| coded.codec.add_up(coded.block, &[tile.bytes], false, 1.0, e);
-            tile.residual.change(added).map_err(|(_, fault)| Refused::Payload(0, fault))
-        })
+        let taken = self.threads.walk(span, |tile, room, _| {
+            let Span { residual, bytes, .. } = tile;
+            residual.change(|e| {
+                if feedback == 1.0 {
+                    return coded.codec.add_up(coded.block, &[bytes], false, 1.0, e).map_err(|(_, fault)| fault);
+                }
+                coded.codec.decode_blocks(coded.block, bytes, room)?;
+                e.iter_mut().zip(room).for_each(|(e, q)| *e += feedback * *q);
+                Ok(())
+            })
+        });
+        taken.map_err(|fault| Refused::Payload(0, fault))
     }
 
     pub fn is_within(&self, gradient: Gradient<'_>) -> Result<bool> {
@@ -262,8 +334,16 @@ impl Host {
         Ok(sum(&self.threads, &mut self.sums, self.len, |tile| reduce::sum(&values[tile])))
     }
 
+    pub fn copy_of(&self, vector: Vector) -> Result<Vec<f32>> {
+        Ok(self.vectors[vector.0 - 1].to_vec())
+    }
+
     pub fn digest(&self, range: Range<usize>, params: &[f32]) -> Result<u64> {
         Ok(reduce::digest(range.start, &params[range]))
+    }
+
+    pub fn digest_of(&self, vector: Vector, range: Range<usize>) -> Result<u64> {
+        Ok(reduce::digest(range.start, &self.vectors[vector.0 - 1][range]))
     }
 
     pub fn copy_params(&self, params: &[f32]) -> Result<Vec<f32>> {
@@ -283,7 +363,9 @@ impl Host {
     }
 
     pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) -> Result<()> {
-        scale(&mut self.up.values()[range], factor);
+        if self.up.feedback() > 0.0 {
+            scale(&mut self.up.values()[range], factor);
+        }
         Ok(())
     }
 
@@ -298,10 +380,31 @@ impl Host {
     }
 }
 
+/// The residual of the values in `range`, and its κ; there are two to choose from.
+fn residual<'a>(
+    feedback: Feedback,
+    range: &Range<usize>,
+    (up, kappa_up): (&'a mut ResidualSlice<'_>, f32),
+    (down, kappa_down): (&'a mut ResidualSlice<'_>, f32),
+) -> (ResidualSlice<'a>, f32) {
+    match feedback {
+        Feedback::None => (ResidualSlice::Nothing, 0.0),
+        Feedback::Up => (up.part(range.clone()), kappa_up),
+        Feedback::Down { owned } => (down.part(range.start - owned..range.end - owned), kappa_down),
+        Feedback::Made(made) => (ResidualSlice::Made { made, range: range.clone() }, 0.0),
+    }
+}
+
 /// A sum over `len` values: of each tile by itself, then of the tiles in order. So any machine, however parallel, has these bits.
 fn sum(threads: &Threads, sums: &mut [f64], len: usize, of: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     threads.fill(sums, |tile| of(tile * TILE..((tile + 1) * TILE).min(len)));
     sums.iter().sum()
+}
+
+/// The values times this worker's weight.
+fn weighed<'a>(weight: f32, values: &[f32], room: &'a mut [f32]) -> &'a [f32] {
+    room.iter_mut().zip(values).for_each(|(z, value)| *z = weight * value);
+    room
 }
 
 /// Calls `work` with the gradient of a tile; with nothing where there is none.
@@ -323,12 +426,24 @@ fn apply<P: Pass>(
     scalars: &[Scalars],
     tile: Range<usize>,
     input: &[f32],
+    vectors: Vectors<'_>,
+    jump: &FirstJump,
+) {
+    apply_with::<P>(groups, |group| scalars[group], tile, input, vectors, jump);
+}
+
+/// The same with scalars that are made for each group.
+fn apply_with<P: Pass>(
+    groups: &Groups,
+    scalars: impl Fn(usize) -> Scalars,
+    tile: Range<usize>,
+    input: &[f32],
     mut vectors: Vectors<'_>,
     jump: &FirstJump,
 ) {
     for (group, part) in groups.cut(tile.start, tile.len()) {
         let Vectors { read, write } = vectors.part(part.clone());
-        if let Some(place) = P::run(&scalars[group], cut(input, part.clone()), read, write) {
+        if let Some(place) = P::run(&scalars(group), cut(input, part.clone()), read, write) {
             jump.note(tile.start + part.start + place);
         }
     }

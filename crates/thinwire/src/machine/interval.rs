@@ -28,9 +28,13 @@ impl Interval {
 
     /// Tells the passes of a step: [`Scalars::since`](crate::kernel::update::Scalars::since).
     pub fn tell(&self, step: &mut Step<'_>) {
-        for ((rate, decay), k) in self.rates.iter().zip(&self.decays).zip(&mut step.scalars) {
-            k.since = Since { rates: *rate as f32, decays: *decay as f32 };
-        }
+        self.since().zip(&mut step.scalars).for_each(|(since, k)| k.since = since);
+    }
+
+    /// Γ and D of each group.
+    pub fn since(&self) -> impl Iterator<Item = Since> + '_ {
+        let of = |(rate, decay): (&f64, &f64)| Since { rates: *rate as f32, decays: *decay as f32 };
+        self.rates.iter().zip(&self.decays).map(of)
     }
 
     /// Γ ← 0,  D ← 1.
@@ -41,9 +45,14 @@ impl Interval {
 
     /// Both, by the names that checkpoints have.
     pub fn numbers(&mut self) -> [Entry<'_>; 2] {
+        self.numbers_as(["rates_since_sync", "decays_since_sync"])
+    }
+
+    /// The same by other names.
+    pub fn numbers_as(&mut self, [rates, decays]: [&'static str; 2]) -> [Entry<'_>; 2] {
         [
-            Entry::doubles("rates_since_sync", Share::Same, &mut self.rates),
-            Entry::doubles("decays_since_sync", Share::Same, &mut self.decays).starting_at(1.0),
+            Entry::doubles(rates, Share::Same, &mut self.rates),
+            Entry::doubles(decays, Share::Same, &mut self.decays).starting_at(1.0),
         ]
     }
 }

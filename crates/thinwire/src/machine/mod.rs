@@ -18,6 +18,8 @@ mod host;
 mod interval;
 mod jumps;
 mod pass;
+mod ranges;
+mod reduction;
 mod resident;
 mod residual;
 mod state;
@@ -32,6 +34,8 @@ pub use groups::{Group, Groups};
 pub use host::Host;
 pub use interval::Interval;
 pub use pass::{Keep, Lies, OfGradient, OfParams, Pass, Replace, Source, Vector};
+pub use ranges::Ranges;
+pub use reduction::{Reduction, Totals};
 pub use resident::Resident;
 pub use residual::Residual;
 pub use state::Names;
@@ -39,7 +43,7 @@ pub use step::Step;
 pub use sum::{Coded, Feedback, Refused, Sum};
 pub use tiles::{Read, Threads, Write};
 
-use crate::codec::Precision;
+use crate::codec::Keeping;
 use crate::error::Result;
 use crate::state::{Entry, Field};
 use std::ops::Range;
@@ -77,8 +81,8 @@ impl Machine {
     }
 
     /// Makes room for residuals: `up` values of this worker's own, `down` of the blocks it serves.
-    pub fn remember(&mut self, up: usize, down: usize, precision: Precision) -> Result<()> {
-        on!(self, machine => machine.remember(up, down, precision))
+    pub fn remember(&mut self, up: usize, down: usize, keeping: Keeping) -> Result<()> {
+        on!(self, machine => machine.remember(up, down, keeping))
     }
 
     /// A pass over all values, on the gradient of this step.
@@ -91,17 +95,45 @@ impl Machine {
         on!(self, machine => machine.run_on_kept(pass, step))
     }
 
-    /// Codes z = (the source's vector) + e into `bytes`, and leaves in e what the code lost. Without `remembers` there is no e.
+    /// The same on a vector of the optimizer's own, which is 0 afterwards; the pass must not name it.
+    pub fn spend<P: Pass>(&mut self, pass: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
+        on!(self, machine => machine.spend(pass, step, vector))
+    }
+
+    /// A pass over all values that takes neither a gradient nor a mean, with [`Scalars::rate`](crate::kernel::update::Scalars::rate) times
+    /// the factor of the range that a value is in.
+    pub fn run_scaled<P: Pass>(
+        &mut self,
+        pass: P,
+        step: &mut Step<'_>,
+        ranges: &Ranges,
+        factors: &[f64],
+    ) -> Result<()> {
+        on!(self, machine => machine.run_scaled(pass, step, ranges, factors))
+    }
+
+    /// What each of the ranges comes to: tile by tile from its start, and the tiles in order.
+    pub fn reduce<R: Reduction>(
+        &mut self,
+        reduction: R,
+        step: &mut Step<'_>,
+        ranges: &Ranges,
+        totals: &mut [Totals],
+    ) -> Result<()> {
+        on!(self, machine => machine.reduce(reduction, step, ranges, totals))
+    }
+
+    /// Codes z = (the source's vector) + e into `bytes`, and leaves in e what the code lost; `feedback` says which e, if any.
     pub(crate) fn pack<S: Source>(
         &mut self,
         source: &S,
         step: &mut Step<'_>,
-        remembers: bool,
+        feedback: Feedback,
         coded: Coded<'_>,
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
-        on!(self, machine => machine.pack(source, step, remembers, coded, range, bytes))
+        on!(self, machine => machine.pack(source, step, feedback, coded, range, bytes))
     }
 
     /// The sum or mean of what came, and a residual, coded again; the residual keeps what the code lost.
@@ -164,9 +196,19 @@ impl Machine {
         on!(self, machine => machine.sum_of(vector))
     }
 
+    /// A copy of a vector of the optimizer's own.
+    pub(crate) fn copy_of(&mut self, vector: Vector) -> Result<Vec<f32>> {
+        on!(self, machine => machine.copy_of(vector))
+    }
+
     /// A digest of these of the parameters, which are `params` unless they are on a device.
     pub fn digest(&mut self, range: Range<usize>, params: &[f32]) -> Result<u64> {
         on!(self, machine => machine.digest(range, params))
+    }
+
+    /// A digest of these values of a vector of the optimizer's own.
+    pub fn digest_of(&mut self, vector: Vector, range: Range<usize>) -> Result<u64> {
+        on!(self, machine => machine.digest_of(vector, range))
     }
 
     /// The parameters: a device's, or those that the caller has.

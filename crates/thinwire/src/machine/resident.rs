@@ -6,8 +6,8 @@
 use super::device::{Call, Coder, Device, Input, Number, Room, Which};
 use super::state::{Names, fields, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
-use super::{Floats, Gradient, Groups, Pass, Source, Step, Vector};
-use crate::codec::{CodecName, Precision};
+use super::{Floats, Gradient, Groups, Pass, Ranges, Reduction, Source, Step, Totals, Vector};
+use crate::codec::{CodecName, Keeping, Precision};
 use crate::error::{Error, Result};
 use crate::kernel::reduce;
 use crate::state::{Entry, Field};
@@ -25,6 +25,8 @@ pub struct Resident {
     keeps: bool,
     /// The values of e and of E.
     residuals: [usize; 2],
+    /// Whether anything is remembered on the way up, and on the way down.
+    remembers: [bool; 2],
     /// The optimizer's vectors, e and E, from when somebody looks at them until the next call.
     opened: Option<Vec<Floats>>,
     jump: Option<usize>,
@@ -48,14 +50,28 @@ impl Resident {
         if let Some(codec) = codecs.iter().find(|codec| !device.has_codec(**codec)) {
             return lacks(format!("codec `{codec}`"));
         }
-        Ok(Resident { device, groups, names, keeps, residuals: [0; 2], opened: None, jump: None })
+        Ok(Resident { device, groups, names, keeps, residuals: [0; 2], remembers: [true; 2], opened: None, jump: None })
     }
 
     fn len(&self) -> usize {
         self.device.len()
     }
 
-    pub fn remember(&mut self, up: usize, down: usize, residual: Precision) -> Result<()> {
+    /// A device has its own loops for residuals, and they know nothing between κ = 0 and κ = 1, and no 8 bits.
+    pub fn remember(&mut self, up: usize, down: usize, keeping: Keeping) -> Result<()> {
+        let residual = keeping.precision;
+        let ways = [keeping.up, keeping.down];
+        let lacks = match ways.iter().find(|kappa| **kappa != 0.0 && **kappa != 1.0) {
+            Some(kappa) => Some(format!("`feedback` of {kappa}")),
+            None if residual == Precision::I8 && ways != [0.0; 2] => Some(format!("residuals of `{residual}`")),
+            None => None,
+        };
+        if let Some(what) = lacks.filter(|_| up > 0) {
+            return Err(Error::Device { device: self.device.name(), problem: format!("it has no {what}") });
+        }
+        let of = |values: usize, kappa: f32| if kappa > 0.0 { values } else { 0 };
+        let (up, down) = (of(up, keeping.up), of(down, keeping.down));
+        self.remembers = ways.map(|kappa| kappa > 0.0);
         self.residuals = [up, down];
         let vectors = self.names.iter().map(|(name, _)| *name).collect();
         let ends = self.groups.ends().to_vec();
@@ -77,15 +93,35 @@ impl Resident {
         Ok(())
     }
 
+    /// No device has a call for it yet. An optimizer that needs it lists names of passes that no device has, so it is refused earlier.
+    pub fn run_scaled<P: Pass>(&mut self, _: P, _: &mut Step<'_>, _: &Ranges, _: &[f64]) -> Result<()> {
+        self.lacks("pass by tensor", P::NAME)
+    }
+
+    /// Nor for this.
+    pub fn spend<P: Pass>(&mut self, _: P, _: &mut Step<'_>, _: Vector) -> Result<()> {
+        self.lacks("pass on a mean that has arrived,", P::NAME)
+    }
+
+    pub fn reduce<R: Reduction>(&mut self, _: R, _: &mut Step<'_>, _: &Ranges, _: &mut [Totals]) -> Result<()> {
+        self.lacks("reduction", R::NAME)
+    }
+
+    fn lacks(&self, what: &str, name: &str) -> Result<()> {
+        Err(Error::Device { device: self.device.name(), problem: format!("it has no {what} `{name}`") })
+    }
+
     pub fn pack<S: Source>(
         &mut self,
         _: &S,
         step: &mut Step<'_>,
-        remembers: bool,
+        feedback: Feedback,
         coded: Coded<'_>,
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
+        debug_assert!(!matches!(feedback, Feedback::Made(_)), "it was asked for the dither's name");
+        let remembers = feedback == Feedback::Up && self.remembers[0];
         self.closed()?.pack(call(S::NAME, step), remembers, coder(coded), range, bytes)
     }
 
@@ -96,6 +132,11 @@ impl Resident {
         range: Range<usize>,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
+        let feedback = match feedback {
+            Feedback::Up if !self.remembers[0] => Feedback::None,
+            Feedback::Down { .. } if !self.remembers[1] => Feedback::None,
+            feedback => feedback,
+        };
         self.closed()?.serve(sum, feedback, range, bytes)
     }
 
@@ -108,12 +149,16 @@ impl Resident {
         range: Range<usize>,
         payload: &mut [u8],
     ) -> Result<(), Refused> {
+        let compares = compares && self.remembers[0];
         let jumped = self.closed()?.unpack(call(P::NAME, step), compares, coder(coded), range, payload)?;
         self.note(jumped);
         Ok(())
     }
 
     pub fn take_back(&mut self, coded: Coded<'_>, payload: &mut [u8]) -> Result<(), Refused> {
+        if !self.remembers[0] {
+            return Ok(());
+        }
         self.closed()?.take_back(coder(coded), payload)
     }
 
@@ -152,8 +197,19 @@ impl Resident {
         self.closed()?.number(Number::Sum(name))
     }
 
+    pub fn copy_of(&mut self, vector: Vector) -> Result<Vec<f32>> {
+        let (name, mut copied) = (self.names[vector.0 - 2].0, vec![0.0; self.len()]);
+        self.closed()?.read(Which::Own(name), 0..copied.len(), &mut copied)?;
+        Ok(copied)
+    }
+
     pub fn digest(&mut self, range: Range<usize>, _: &[f32]) -> Result<u64> {
         self.closed()?.digest(range)
+    }
+
+    /// It is asked for late means only, which no device has.
+    pub fn digest_of(&mut self, vector: Vector, _: Range<usize>) -> Result<u64> {
+        self.lacks("digest of", self.names[vector.0 - 2].0).map(|()| 0)
     }
 
     pub fn copy_params(&mut self, _: &[f32]) -> Result<Vec<f32>> {
@@ -189,8 +245,10 @@ impl Resident {
     }
 
     pub fn scale_residual(&mut self, range: Range<usize>, factor: f32) -> Result<()> {
-        let (_, [e, _]) = split(self.open()?);
-        scale(&mut e[range], factor);
+        if self.remembers[0] {
+            let (_, [e, _]) = split(self.open()?);
+            scale(&mut e[range], factor);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Messages that are added up in one pass over memory, and coded again: those of a host's workers, or those of all hosts.
 
 use super::tiles::{Cut, Span, TILE, Threads, Vectors};
-use crate::codec::{Codec, CodecName, Fault, ResidualSlice, TOGETHER, encoded_len};
+use crate::codec::{Codec, CodecName, Fault, Made, ResidualSlice, TOGETHER, encode_remembering, encoded_len};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -32,19 +32,21 @@ impl Coded<'_> {
     }
 }
 
-/// The residual that a sum is coded with.
+/// The residual that a vector or a sum is coded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feedback {
     /// None: the round is exact.
     None,
-    /// e, of this worker's payloads: a relay codes the sum of its host.
+    /// e, of this worker's payloads; a relay codes the sum of its host with it.
     Up,
     /// E, of the means it serves.
     Down {
         /// Where this owner's values start, and E with them.
         owned: usize,
     },
+    /// None is kept: numbers that are made up stand in its place, of all values.
+    Made(Made),
 }
 
 /// Which payloads are added up, and how.
@@ -88,19 +90,21 @@ impl<'a> Sum<'a> {
         numbered.map(move |(place, message)| (place, &message[header..]))
     }
 
-    /// z = Σ q / divisor + e;  bytes ← C(z);  e ← z − C(z), over the values in `range`.
+    /// z = Σ q / divisor + e;  bytes ← C(z);  e ← (1−κ)·e + κ·(z − C(z)), over the values in `range`; κ is `feedback`.
     pub(super) fn code(
         &self,
         threads: &Threads,
         range: Range<usize>,
         residual: ResidualSlice<'_>,
+        feedback: f32,
         bytes: &mut [u8],
     ) -> Result<(), Refused> {
         let (start, block, cut) = (range.start, self.to.block, self.to.cut());
         threads.walk(Span { residual, vectors: Vectors::none(), range, bytes, cut }, |tile, sum, _| {
             let at = (tile.range.start - start) / block * self.from.codec.encoded_len(block);
             self.add_up(at, sum).map_err(|(place, fault)| Refused::Payload(place, fault))?;
-            self.to.codec.encode_blocks(block, sum, tile.residual, tile.bytes).map_err(|_| Refused::Overflow)
+            let coded = encode_remembering(self.to.codec, block, sum, tile.residual, feedback, tile.bytes);
+            coded.map_err(|_| Refused::Overflow)
         })
     }
 

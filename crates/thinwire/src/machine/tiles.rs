@@ -180,7 +180,7 @@ impl Threads {
     }
 
     /// out[i] ← work(i).
-    pub fn fill(&self, out: &mut [f64], work: impl Fn(usize) -> f64 + Sync) {
+    pub fn fill<T: Send>(&self, out: &mut [T], work: impl Fn(usize) -> T + Sync) {
         match &self.0 {
             Some(pool) if out.len() > GRAIN / TILE => {
                 pool.install(|| out.par_iter_mut().enumerate().for_each(|(i, out)| *out = work(i)));

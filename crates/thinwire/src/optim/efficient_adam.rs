@@ -60,9 +60,10 @@ impl Options for EfficientAdam {
     const TITLE: &'static str = "Efficient-Adam";
     const EXACT: Option<CodecName> = None;
     const COARSE: Option<CodecName> = Some(CodecName::Uniform(4));
+    const PRESETS: &'static [&'static str] = &["paper"];
 
     fn decide(self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
-        if preset(config, &["paper"])?.is_some() {
+        if preset::<Self>(config)?.is_some() {
             config.bias_correction.get_or_insert(false);
             if config.codec_up.is_none() || config.codec_down.is_none() {
                 config.codec.get_or_insert(CodecName::Power2(3));

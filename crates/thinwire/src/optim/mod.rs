@@ -4,31 +4,45 @@
 //! |---|---|---|
 //! | [`Adam`] | the gradient, every step | – |
 //! | [`OneBitAdam`] (arXiv 2102.02888) | the gradient, during warm-up | the momentum, after it |
+//! | [`OneBitLamb`] (arXiv 2104.06069) | the gradient, during warm-up | the momentum, after it; steps have a size for each tensor |
 //! | [`ZeroOneAdam`] (arXiv 2202.06009) | the gradient, on the steps in T_v | Σ γ̂·m since the last sync, on the steps in T_u |
 //! | [`EfficientAdam`] (arXiv 2205.14473) | – | the local update γ̂·m/P, every step |
+//! | [`LocalAdam`] (DiLoCo, arXiv 2311.08105, and others) | – | what the steps since the last sync have moved x by, on the steps in T_u |
+//! | [`Lion`] (arXiv 2404.00438, 2411.16462) | the momentum, every S steps if asked for | the sign of a blend of momentum and gradient, every step |
+//! | [`Birder`] (NeurIPS 2023) | – | a coin for the ratio of two averages, every step |
 //!
 //! When is decided by sets of steps ([`schedule`](crate::schedule)), how coarsely is [`exchange`](crate::exchange)'s, and where the vectors lie is the
 //! [`machine`](crate::machine)'s. What is left is short: a file names its passes, each beside its equation, and says which one when.
 
 mod adam;
+mod birder;
 mod clip;
 mod efficient_adam;
+mod lion;
+mod local_adam;
 mod moments;
 mod one_bit_adam;
+mod one_bit_lamb;
+mod outer;
 pub mod table;
 mod zero_one_adam;
 
 pub use adam::Adam;
+pub use birder::Birder;
 pub use clip::Clip;
 pub use efficient_adam::{EfficientAdam, Theta};
+pub use lion::Lion;
+pub use local_adam::LocalAdam;
 pub use moments::{ENOUGH, Hyper, M, Moments, Momentum, SHORT, V, X};
 pub use one_bit_adam::{OneBitAdam, Warmup};
+pub use one_bit_lamb::OneBitLamb;
+pub use outer::Outer;
 pub use table::{Algorithm, Averages, Options, Row};
-pub use zero_one_adam::{Freeze, Sync, ZeroOneAdam};
+pub use zero_one_adam::{Freeze, Sync, Variance, ZeroOneAdam};
 
 use crate::error::Result;
 use crate::exchange::Exchange;
-use crate::machine::{Machine, Step};
+use crate::machine::{Machine, Step, Vector};
 use crate::schedule::Round;
 use crate::state::Entry;
 
@@ -49,6 +63,18 @@ pub trait Optimizer: Send {
     /// Whether all replicas hold the same parameters.
     fn is_synced(&self) -> bool {
         true
+    }
+
+    /// The model that all workers have in common while they are not synced, of an optimizer that keeps it: it can be looked at without a
+    /// round. None: the parameters are what to look at, after a sync.
+    fn anchor(&self) -> Option<Vector> {
+        None
+    }
+
+    /// Lets a mean that is under way arrive now, in the state, where it waits for its step. Called before the state is looked at, and
+    /// before anything but rounds is sent; by all workers in the same step.
+    fn arrive(&mut self, _step: &mut Step<'_>, _exchange: &mut Exchange) -> Result<()> {
+        Ok(())
     }
 
     /// The numbers beside the vectors that make the next step what it is.

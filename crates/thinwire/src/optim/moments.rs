@@ -10,7 +10,7 @@
 use super::Clip;
 use crate::error::Result;
 use crate::exchange::Exchange;
-use crate::kernel::update::{self, Scalars, Since};
+use crate::kernel::update::{self, OuterStep, Scalars, Sent, Since};
 use crate::machine::{Interval, Keep, OfGradient, Pass, Read, Source, Step, Vector, Write};
 use crate::schedule::Round;
 use crate::state::Entry;
@@ -21,6 +21,34 @@ pub const X: Vector = Vector::PARAMS;
 pub const M: Vector = Vector::own(0);
 /// v, the second moment.
 pub const V: Vector = Vector::own(1);
+
+/// a ← x, where a is the optimizer's vector at `PLACE`.
+pub struct Anchor<const PLACE: usize>;
+
+impl<const PLACE: usize> Pass for Anchor<PLACE> {
+    const NAME: &'static str = "anchor";
+    const READS: &'static [Vector] = &[X];
+    const WRITES: &'static [Vector] = &[Vector::own(PLACE)];
+
+    fn run(_: &Scalars, _: &[f32], [x, ..]: Read<'_>, [a, ..]: Write<'_>) -> Option<usize> {
+        update::copy(x, a);
+        None
+    }
+}
+
+/// The optimizer's vector at `PLACE` ← a late mean, which waits for its step there.
+pub struct Arrive<const PLACE: usize>;
+
+impl<const PLACE: usize> Pass for Arrive<PLACE> {
+    const NAME: &'static str = "arrive";
+    const WRITES: &'static [Vector] = &[Vector::own(PLACE)];
+    const STORES: bool = true;
+
+    fn run(_: &Scalars, mean: &[f32], _: Read<'_>, [arrived, ..]: Write<'_>) -> Option<usize> {
+        arrived.copy_from_slice(mean);
+        None
+    }
+}
 
 /// Exact steps that a variance needs, whatever the length of the run: with fewer, its square root is wrong by more than a tenth.
 pub const ENOUGH: u64 = 100;
@@ -46,6 +74,8 @@ pub struct Hyper {
     pub highest: f64,
     /// How many parameter groups there are.
     pub groups: usize,
+    /// How many parameters.
+    pub parameters: usize,
 }
 
 impl Hyper {
@@ -69,6 +99,7 @@ impl Hyper {
                 beta2: (beta2 as f32, (1.0 - beta2) as f32),
                 rate: rate as f32,
                 decay: (1.0 - group.rate * group.weight_decay) as f32,
+                weight_decay: group.weight_decay as f32,
                 correction: (1.0 / variance) as f32,
                 eps: self.eps as f32,
                 shrink,
@@ -76,6 +107,8 @@ impl Hyper {
                 jump: update::JUMP * self.highest as f32,
                 moves: group.moves,
                 since: Since::NOTHING,
+                sent: Sent::NOTHING,
+                outer: OuterStep::NOTHING,
             }
         });
     }
@@ -103,7 +136,7 @@ pub struct Moments {
 }
 
 /// m ← β1·m + (1−β1)·ḡ;   v ← β2·v + (1−β2)·ḡ²;   x ← x·(1−γλ) − γ̂·m/P
-struct Adam;
+pub(super) struct Adam;
 
 impl Pass for Adam {
     const NAME: &'static str = "adam";
@@ -144,14 +177,27 @@ impl Moments {
         step: &mut Step<'_>,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        let beta2 = hyper.betas.1;
-        hyper.prepare(step, beta2, beta2.powf(self.updates as f64 + 1.0));
+        self.prepare_next(hyper, step);
         let contributions = match from {
-            Momentum::Exact => exact_step(Adam, hyper.clip, step, exchange)?,
-            Momentum::Coarse => exact_step(AdamAfterCoarse, hyper.clip, step, exchange)?,
+            Momentum::Exact => on_mean(Round::Exact, Adam, hyper.clip, step, exchange)?,
+            Momentum::Coarse => on_mean(Round::Exact, AdamAfterCoarse, hyper.clip, step, exchange)?,
         };
         self.updates += u64::from(contributions > 0);
         Ok(())
+    }
+
+    /// The same on a coarse mean of the gradient.
+    pub fn coded_step(&mut self, hyper: &mut Hyper, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        self.prepare_next(hyper, step);
+        let contributions = on_mean(Round::Coarse, Adam, hyper.clip, step, exchange)?;
+        self.updates += u64::from(contributions > 0);
+        Ok(())
+    }
+
+    /// Computes the scalars of a step that updates v.
+    pub fn prepare_next(&self, hyper: &mut Hyper, step: &mut Step<'_>) {
+        let beta2 = hyper.betas.1;
+        hyper.prepare(step, beta2, beta2.powf(self.updates as f64 + 1.0));
     }
 
     /// What to save beside the vectors.
@@ -161,9 +207,15 @@ impl Moments {
 }
 
 /// One pass, or two with clipping: the norm of the mean must be known before the mean is used. Returns how many took part.
-fn exact_step(pass: impl Pass, clip: Option<Clip>, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<u32> {
-    let Some(clip) = clip else { return exchange.mean(Round::Exact, step, OfGradient, pass) };
-    let contributions = exchange.mean(Round::Exact, step, OfGradient, Keep)?;
+pub(super) fn on_mean(
+    round: Round,
+    pass: impl Pass,
+    clip: Option<Clip>,
+    step: &mut Step<'_>,
+    exchange: &mut Exchange,
+) -> Result<u32> {
+    let Some(clip) = clip else { return exchange.mean(round, step, OfGradient, pass) };
+    let contributions = exchange.mean(round, step, OfGradient, Keep)?;
     if contributions > 0 {
         let norm = exchange.machine.norm_of_kept()?;
         let factor = clip.of_mean(exchange.shards.norm(step.t, norm)?);

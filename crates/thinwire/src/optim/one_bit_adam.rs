@@ -73,7 +73,7 @@ impl From<Warmup> for StepsOrWord {
 }
 
 /// Part of a run that is warm-up, when its length is known.
-const WARMUP_PART: f64 = 0.15;
+pub(super) const WARMUP_PART: f64 = 0.15;
 
 /// The largest β2 with which the automatic end of the warm-up is offered: it looks back 1/(1−β2) steps, and remembers as many numbers.
 const LONGEST_MEMORY: f64 = 1.0 - 1e-6;
@@ -83,10 +83,11 @@ impl Options for OneBitAdam {
     const TITLE: &'static str = "1-bit Adam";
     const EXACT: Option<CodecName> = Some(CodecName::F32);
     const COARSE: Option<CodecName> = Some(CodecName::Sign);
+    const PRESETS: &'static [&'static str] = &["paper", "deepspeed"];
 
     fn decide(self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
         let warmup = renamed(("freeze_step", self.freeze_step), ("warmup", self.warmup), Warmup::Steps)?;
-        let preset = preset(config, &["paper", "deepspeed"])?;
+        let preset = preset::<Self>(config)?;
         if preset.is_some() {
             config.bias_correction.get_or_insert(false);
         }
@@ -207,7 +208,7 @@ struct Running {
 }
 
 /// z = β1·m + (1−β1)·g
-struct Blend;
+pub(super) struct Blend;
 
 impl Source for Blend {
     const NAME: &'static str = "blend";

@@ -15,16 +15,32 @@
 //! v never changes between two syncs, and the anchor a is stored: after a sync all replicas are bit-identical. A group
 //! of parameters whose learning rate is 0 rests: Γ may then be 0 at a sync, and m stays.
 //!
+//! With `variance = "momentum"` there is no exact step: a sync also does v ← β2·v + (1−β2)·m², after x has moved by the old v. That
+//! is FedDA-1 (arXiv 2302.06103) as far as 0/1 Adam has its parts.
+//!
+//! With `delay` = τ > 0 a sync starts at step t and is over when step t+τ is called. All of it is linear in u, so a mean that comes late is
+//! a correction of what a worker has done with its own u meanwhile:
+//!
+//! ```text
+//! at t:      s ← u,  Γ_s ← Γ,  D_s ← D;   m ← u/Γ;   x ← a·D − u/P;   u ← 0,  Γ ← 0,  D ← 1;   the mean of s starts on its way
+//! at t+τ:    δ = (ū − s)/Γ_s;   m ← m + δ·Πβ1;   u ← u + δ·Σ γ̂·Πβ1        over the steps in between
+//!            a ← a·D_s − ū/P;   x ← a·D − u/P
+//! ```
+//!
+//! m, u and x are then what they would be without a delay, and the anchor a is what all workers have in common. v must not change while
+//! a mean is on its way, so no sync is late before the variance is frozen.
+//!
 //! A sync that follows a sync, with no local step between them, is the most frequent step of many runs. It finds u = 0 and x = a, so
 //! it touches neither u nor a: that is a third of its memory traffic.
 
-use super::table::{Algorithm, Options, given, lengths, preset, renamed};
+use super::moments::{Anchor, Arrive};
+use super::table::{Algorithm, Options, count, given, lengths, not_served, preset, renamed};
 use super::{ENOUGH, Hyper, M, Moments, Momentum, Optimizer, SHORT, V, Vectors, X};
 use crate::codec::CodecName;
 use crate::config::{Config, Name, StepsOrWord};
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
-use crate::kernel::update::{self, Scalars};
+use crate::exchange::{Exchange, Late};
+use crate::kernel::update::{self, Scalars, Sent};
 use crate::machine::{Interval, Lies, Machine, Pass, Read, Source, Step, Vector, Write};
 use crate::schedule::{LearningRate, Round, SyncSteps, VarianceSteps};
 use crate::state::{Entry, Share};
@@ -41,21 +57,14 @@ impl Name {
 /// u: Σ γ̂·m since the last sync.
 const U: Vector = Vector::own(2);
 /// a: the parameters at the last sync that a local step followed.
-const A: Vector = Vector::own(3);
+const A: Vector = Vector::own(ANCHOR);
+const ANCHOR: usize = 3;
 
-/// a ← x
-struct Anchor;
-
-impl Pass for Anchor {
-    const NAME: &'static str = "anchor";
-    const READS: &'static [Vector] = &[X];
-    const WRITES: &'static [Vector] = &[A];
-
-    fn run(_: &Scalars, _: &[f32], [x, ..]: Read<'_>, [a, ..]: Write<'_>) -> Option<usize> {
-        update::copy(x, a);
-        None
-    }
-}
+/// s: u as it was sent, while its mean is on its way.
+const SENT: Vector = Vector::own(4);
+/// Its mean, if it arrives before its step.
+const ARRIVED: Vector = Vector::own(WAITS);
+const WAITS: usize = 5;
 
 /// m ← β1·m + (1−β1)·g;   u ← u + γ̂·m;   x ← x·(1−γλ) − (γ̂·m/P, within ±c·γ̂)
 struct Local;
@@ -146,6 +155,58 @@ impl Pass for FirstRebase {
     }
 }
 
+/// The same as [`Rebase`], and then v ← β2·v + (1−β2)·m²
+struct RebaseBoth;
+
+impl Pass for RebaseBoth {
+    const NAME: &'static str = "rebase_both";
+    const READS: &'static [Vector] = &[A];
+    const WRITES: &'static [Vector] = &[M, V, U, X];
+
+    fn run(k: &Scalars, mean: &[f32], [a, ..]: Read<'_>, [m, v, u, x]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::rebase(k, mean, v, a, m, u, x);
+            update::square(k, m, v);
+        }
+        None
+    }
+}
+
+/// The same as [`FirstRebase`], and then v ← β2·v + (1−β2)·m²
+struct FirstRebaseBoth;
+
+impl Pass for FirstRebaseBoth {
+    const NAME: &'static str = "first_rebase_both";
+    const WRITES: &'static [Vector] = &[M, V, X];
+
+    fn run(k: &Scalars, mean: &[f32], _: Read<'_>, [m, v, x, _]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::first_rebase(k, mean, v, m, x);
+            update::square(k, m, v);
+        }
+        None
+    }
+}
+
+/// m ← 0;   x ← a;   u ← 0: a server took the mean without any worker. What they had to send is in their residuals, and no longer in u;
+/// their momenta differ, and the anchor's is not kept. No device runs it: a server's workers are on hosts.
+struct Return;
+
+impl Pass for Return {
+    const NAME: &'static str = "return_all";
+    const READS: &'static [Vector] = &[A];
+    const WRITES: &'static [Vector] = &[M, U, X];
+
+    fn run(k: &Scalars, _: &[f32], [a, ..]: Read<'_>, [m, u, x, _]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::copy(a, x);
+            m.fill(0.0);
+            u.fill(0.0);
+        }
+        None
+    }
+}
+
 /// A sync with ū = u, after a load: u holds the mean over the workers that saved it.
 struct FoldIn;
 
@@ -161,12 +222,85 @@ impl Pass for FoldIn {
     }
 }
 
+/// s ← u;   m ← (u/Γ, within ±7.3·P);   x ← a·D − (u/P, within ±c·Γ);   u ← 0
+struct Depart;
+
+impl Pass for Depart {
+    const NAME: &'static str = "depart";
+    const READS: &'static [Vector] = &[V, A];
+    const WRITES: &'static [Vector] = &[M, U, X, SENT];
+
+    fn run(k: &Scalars, _: &[f32], [v, a, ..]: Read<'_>, [m, u, x, sent]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::depart(k, v, a, m, u, x, sent);
+        }
+        None
+    }
+}
+
+/// s ← Γ·m: of a worker that took no part in the interval.
+struct Abstain;
+
+impl Pass for Abstain {
+    const NAME: &'static str = "abstain";
+    const READS: &'static [Vector] = &[M];
+    const WRITES: &'static [Vector] = &[SENT];
+
+    fn run(k: &Scalars, _: &[f32], [m, ..]: Read<'_>, [sent, ..]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::abstain(k, m, sent);
+        }
+        None
+    }
+}
+
+/// δ = (ū − s)/Γ_s, both sides within ±7.3·P;   m ← m + δ·Πβ1;   u ← u + δ·Σ γ̂·Πβ1;
+/// a ← a·D_s − (ū/P, within ±c·Γ_s);   x ← a·D − (u/P, within ±c·Γ)
+struct Correct;
+
+impl Pass for Correct {
+    const NAME: &'static str = "correct";
+    const READS: &'static [Vector] = &[V, SENT];
+    const WRITES: &'static [Vector] = &[M, U, A, X];
+
+    fn run(k: &Scalars, mean: &[f32], [v, sent, ..]: Read<'_>, [m, u, a, x]: Write<'_>) -> Option<usize> {
+        if k.moves {
+            update::correct(k, mean, v, sent, m, u, a, x);
+        }
+        None
+    }
+}
+
 // ---- steps ---------------------------------------------------------------------------------------
+
+/// A mean that is on its way, and what has happened since it started.
+struct Arriving {
+    delay: Delay,
+    late: Late,
+    /// Γ_s and D_s.
+    sent: Interval,
+    /// Πβ1 of each group, over the steps since that this worker took part in.
+    fade: Vec<f64>,
+    /// S of each group: Σ γ̂·Πβ1.
+    carried: Vec<f64>,
+    /// Steps since.
+    age: u64,
+}
+
+/// How late syncs are, and from which step on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Delay {
+    /// τ.
+    steps: u64,
+    from: u64,
+}
 
 /// The optimizer at work.
 struct Running {
     hyper: Hyper,
     calendar: Calendar,
+    /// Of late syncs.
+    arriving: Option<Arriving>,
     moments: Moments,
     /// Γ and D.
     interval: Interval,
@@ -178,10 +312,18 @@ struct Running {
 
 impl Optimizer for Running {
     fn step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<Round> {
+        exchange.turn(step)?;
         let round = self.calendar.round(step.t, step.lr);
+        if self.under_way().is_some_and(|late| late.due <= step.t || round != Round::Skipped) {
+            self.finish(step, exchange)?;
+        }
         match round {
             Round::Exact => self.exact_step(step, exchange)?,
             Round::Skipped => self.local_step(step, &mut exchange.machine)?,
+            Round::Coarse if self.arriving.as_ref().is_some_and(|arriving| arriving.delay.from <= step.t) => {
+                self.local_step(step, &mut exchange.machine)?;
+                self.start(step, exchange)?;
+            }
             Round::Coarse => {
                 self.advance(step);
                 self.sync_step(step, exchange)?;
@@ -191,6 +333,10 @@ impl Optimizer for Running {
     }
 
     fn sync(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        exchange.turn(step)?;
+        if self.under_way().is_some() {
+            self.finish(step, exchange)?;
+        }
         if self.is_synced() {
             return Ok(());
         }
@@ -198,8 +344,17 @@ impl Optimizer for Running {
         self.sync_step(step, exchange)
     }
 
+    fn arrive(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        self.arriving.as_mut().map_or(Ok(()), |arriving| exchange.arrive(&mut arriving.late, step, Arrive::<WAITS>))
+    }
+
     fn is_synced(&self) -> bool {
         self.pending == 0
+    }
+
+    /// With a delay it is what all workers have in common, as of the last mean that came.
+    fn anchor(&self) -> Option<Vector> {
+        (self.arriving.is_some() && !self.is_synced()).then_some(A)
     }
 
     fn numbers(&mut self) -> Vec<Entry<'_>> {
@@ -207,6 +362,14 @@ impl Optimizer for Running {
         numbers.extend(self.interval.numbers());
         numbers.push(Entry::word("steps_since_sync", &mut self.pending));
         numbers.push(Entry::word("steps_taken_since_sync", &mut self.taken));
+        if let Some(Arriving { late, sent, fade, carried, age, .. }) = &mut self.arriving {
+            numbers.extend(sent.numbers_as(["rates_of_mean", "decays_of_mean"]));
+            // A worker's own: only steps that it takes part in count.
+            numbers.push(Entry::doubles("fade_of_mean", Share::Mean, fade).starting_at(1.0));
+            numbers.push(Entry::doubles("carried_of_mean", Share::Mean, carried));
+            numbers.push(Entry::word("steps_since_mean", age));
+            numbers.extend(late.numbers());
+        }
         numbers
     }
 
@@ -214,6 +377,15 @@ impl Optimizer for Running {
         if regrouped && !self.is_synced() {
             self.moments.prepare(&mut self.hyper, step);
             self.interval.tell(step);
+            if self.under_way().is_some() {
+                self.tell_sent(step);
+                let arriving = self.arriving.as_mut().expect("it is late");
+                if arriving.late.give_up() {
+                    // m differs between those that saved it; if there were steps since, it is made anew below.
+                    step.scalars.iter_mut().for_each(|k| k.sent.fade = 1.0);
+                    machine.spend(Correct, step, ARRIVED)?;
+                }
+            }
             machine.run(FoldIn, step)?;
             self.start_interval();
         }
@@ -234,7 +406,7 @@ impl Running {
         let first = self.is_synced();
         self.advance(step);
         if first {
-            machine.run(Anchor, step)?;
+            machine.run(Anchor::<ANCHOR>, step)?;
         }
         if step.contributes {
             machine.run(Local, step)?;
@@ -248,6 +420,61 @@ impl Running {
         self.interval.add(step);
         self.pending += 1;
         self.taken += u64::from(step.contributes);
+        let Some(Arriving { late, fade, carried, age, .. }) = &mut self.arriving else { return };
+        if !late.is_under_way() {
+            return;
+        }
+        *age += 1;
+        for ((fade, carried), k) in fade.iter_mut().zip(carried).zip(&step.scalars) {
+            if step.contributes && k.rate > 0.0 {
+                *fade *= f64::from(k.beta1.0);
+                *carried += f64::from(k.rate) * *fade;
+            }
+        }
+    }
+
+    fn under_way(&self) -> Option<&Late> {
+        self.arriving.as_ref().map(|arriving| &arriving.late).filter(|late| late.is_under_way())
+    }
+
+    /// The mean of u starts on its way, and this worker goes on from its own u.
+    fn start(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        self.interval.tell(step);
+        step.contributes = self.taken > 0;
+        exchange.start(step, Unsent)?;
+        match step.contributes {
+            true => exchange.machine.run(Depart, step)?,
+            false => exchange.machine.run(Abstain, step)?,
+        }
+        let arriving = self.arriving.as_mut().expect("it syncs late");
+        std::mem::swap(&mut arriving.sent, &mut self.interval);
+        self.interval.restart();
+        arriving.fade.fill(1.0);
+        arriving.carried.fill(0.0);
+        arriving.age = 0;
+        arriving.late.due = step.t + arriving.delay.steps;
+        self.taken = 0;
+        Ok(())
+    }
+
+    /// ū comes, and corrects what this worker has made of its own u. Nothing has happened if nobody took part.
+    fn finish(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        self.moments.prepare(&mut self.hyper, step);
+        self.interval.tell(step);
+        self.tell_sent(step);
+        let arriving = self.arriving.as_mut().expect("it syncs late");
+        exchange.finish(&mut arriving.late, step, Correct, ARRIVED)?;
+        if arriving.age == 0 {
+            self.start_interval(); // x is what it would be without a delay: the same on all workers
+        }
+        Ok(())
+    }
+
+    fn tell_sent(&self, step: &mut Step<'_>) {
+        let Arriving { sent, fade, carried, .. } = self.arriving.as_ref().expect("it syncs late");
+        for (((since, fade), carried), k) in sent.since().zip(fade).zip(carried).zip(&mut step.scalars) {
+            k.sent = Sent { since, fade: *fade as f32, carried: *carried as f32 };
+        }
     }
 
     /// ū = coarse mean of u, with this step's part of it if there is a gradient; then everything starts from ū.
@@ -257,12 +484,18 @@ impl Running {
         let has_gradient = step.gradient.is_some() && step.contributes;
         // A worker without a gradient at this step may still have the steps before it to send.
         step.contributes = self.taken > 0;
-        match (first, has_gradient) {
-            (true, true) => exchange.mean(Round::Coarse, step, FirstProgress, FirstRebase)?,
-            (true, false) => exchange.mean(Round::Coarse, step, Unsent, FirstRebase)?,
-            (false, true) => exchange.mean(Round::Coarse, step, Progress, Rebase)?,
-            (false, false) => exchange.mean(Round::Coarse, step, Unsent, Rebase)?,
+        let squares = self.calendar.squares_momenta;
+        let contributions = match (first, squares) {
+            (true, false) => take_mean(step, exchange, (FirstProgress, FirstRebase), has_gradient)?,
+            (false, false) => take_mean(step, exchange, (Progress, Rebase), has_gradient)?,
+            (true, true) => take_mean(step, exchange, (FirstProgress, FirstRebaseBoth), has_gradient)?,
+            (false, true) => take_mean(step, exchange, (Progress, RebaseBoth), has_gradient)?,
         };
+        let has_moved = step.scalars.iter().any(|k| k.since.rates > 0.0); // or v is as it was
+        self.moments.updates += u64::from(squares && contributions > 0 && has_moved);
+        if contributions == 0 && !first && exchange.is_served() {
+            exchange.machine.run(Return, step)?;
+        }
         self.start_interval();
         Ok(())
     }
@@ -274,10 +507,25 @@ impl Running {
     }
 }
 
+/// ū, with this step's part of it if there is a gradient, and what is done with it.
+fn take_mean(
+    step: &mut Step<'_>,
+    exchange: &mut Exchange,
+    (source, pass): (impl Source, impl Pass),
+    has_gradient: bool,
+) -> Result<u32> {
+    match has_gradient {
+        true => exchange.mean(Round::Coarse, step, source, pass),
+        false => exchange.mean(Round::Coarse, step, Unsent, pass),
+    }
+}
+
 /// T_v and T_u.
 #[derive(Clone, Debug)]
 struct Calendar {
     variance: VarianceSteps,
+    /// T_v is empty, and syncs update the variance.
+    squares_momenta: bool,
     sync: SyncSteps,
 }
 
@@ -298,6 +546,7 @@ struct Decided {
     /// All that count have a value.
     options: ZeroOneAdam,
     calendar: Calendar,
+    delay: Option<Delay>,
 }
 
 impl Algorithm for Decided {
@@ -306,16 +555,24 @@ impl Algorithm for Decided {
     }
 
     fn vectors(&self) -> Vectors {
-        &[("m", Share::Same), ("v", Share::Same), ("u", Share::Progress), ("anchor", Share::Same)]
+        const ALL: Vectors = &[
+            ("m", Share::Same),
+            ("v", Share::Same),
+            ("u", Share::Progress),
+            ("anchor", Share::Same),
+            ("u_sent", Share::Mean),
+            ("mean_arrived", Share::Same),
+        ];
+        if self.delay.is_some() { ALL } else { ALL.split_at(4).0 }
     }
 
     fn passes(&self) -> &'static [&'static str] {
-        const {
+        const OF_GRADIENTS: &[&str] = const {
             &[
                 Moments::PASSES[0],
                 Moments::PASSES[1],
                 Moments::PASSES[2],
-                Anchor::NAME,
+                Anchor::<ANCHOR>::NAME,
                 Local::NAME,
                 Progress::NAME,
                 FirstProgress::NAME,
@@ -324,11 +581,48 @@ impl Algorithm for Decided {
                 FirstRebase::NAME,
                 FoldIn::NAME,
             ]
+        };
+        const OF_MOMENTA: &[&str] = &[
+            Anchor::<ANCHOR>::NAME,
+            Local::NAME,
+            Progress::NAME,
+            FirstProgress::NAME,
+            Unsent::NAME,
+            RebaseBoth::NAME,
+            FirstRebaseBoth::NAME,
+            FoldIn::NAME,
+        ];
+        const LATE: [&str; 15] = const {
+            let late = [Depart::NAME, Abstain::NAME, Correct::NAME, Arrive::<WAITS>::NAME];
+            let mut all = [""; 15];
+            let mut i = 0;
+            while i < all.len() {
+                all[i] = if i < OF_GRADIENTS.len() { OF_GRADIENTS[i] } else { late[i - OF_GRADIENTS.len()] };
+                i += 1;
+            }
+            all
+        };
+        match (self.calendar.squares_momenta, self.delay) {
+            (true, _) => OF_MOMENTA,
+            (false, Some(_)) => &LATE,
+            (false, None) => OF_GRADIENTS,
         }
+    }
+
+    fn delays(&self) -> bool {
+        self.delay.is_some()
+    }
+
+    fn is_served(&self) -> Result<()> {
+        self.delay.map_or(Ok(()), |delay| Err(not_served(delay.steps)))
     }
 
     fn round(&self, t: u64, lr: f32) -> Round {
         self.calendar.round(t, lr)
+    }
+
+    fn has_exact_rounds(&self) -> bool {
+        !self.calendar.squares_momenta
     }
 
     /// First the exact rounds, then coarse and skipped ones by turns.
@@ -349,6 +643,14 @@ impl Algorithm for Decided {
     fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         Box::new(Running {
             interval: hyper.interval(),
+            arriving: self.delay.map(|delay| Arriving {
+                delay,
+                late: Late::default(),
+                sent: hyper.interval(),
+                fade: vec![1.0; hyper.groups],
+                carried: vec![0.0; hyper.groups],
+                age: 0,
+            }),
             hyper,
             calendar: self.calendar.clone(),
             moments: Moments::default(),
@@ -379,6 +681,9 @@ pub struct ZeroOneAdam {
     pub freeze: Option<Freeze>,
     /// Exactly these steps update the variance, in rising order; instead of `kappa`, `variance_gap`, `variance_longest` and `freeze`.
     pub variance_steps: Option<Vec<u64>>,
+    /// What the variance is of. Default `gradient`; with `momentum` there are no exact rounds, and no option says when the variance is
+    /// updated.
+    pub variance: Option<Variance>,
     /// How the gap between syncs grows. Default `follow-lr`, or `every` step without `learning_rate`.
     pub sync: Option<Sync>,
     /// The first step that may be skipped. Default: the end of the learning rate's warm-up.
@@ -390,6 +695,10 @@ pub struct ZeroOneAdam {
     pub sync_longest: Option<u64>,
     /// Exactly these steps sync, in rising order, with `sync = "custom"`.
     pub sync_steps: Option<Vec<u64>>,
+    /// τ: the mean of a sync is used so many steps after it has started, or at the next sync if that is earlier. Default 0.
+    pub delay: Option<u64>,
+    /// The first step whose sync may be late. Default: the first after the last update of the variance.
+    pub delay_start: Option<u64>,
     /// DeepSpeed's name for `freeze` and `sync_start`.
     pub var_freeze_step: Option<u64>,
     /// DeepSpeed's name for `kappa`.
@@ -398,6 +707,18 @@ pub struct ZeroOneAdam {
     pub local_step_scaler: Option<u64>,
     /// DeepSpeed's name for `sync_longest`.
     pub local_step_clipper: Option<u64>,
+}
+
+/// What 0/1 Adam's variance is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Variance {
+    /// The exact means of gradients, at the steps in T_v.
+    #[default]
+    Gradient,
+    /// The momentum after every sync.
+    Momentum,
 }
 
 /// How the gap between two syncs of 0/1 Adam grows.
@@ -469,6 +790,10 @@ const OPEN_KAPPA: u64 = 32;
 /// The paper's κ, and DeepSpeed's `var_update_scaler`.
 const PAPER_KAPPA: u64 = 16;
 
+/// Fewest bytes: exact rounds in 6 bits, and a fifth of each coarse round's loss is forgotten, which learns a little better
+/// (docs/convergence.md). Not the default, because no device has kernels for either yet.
+const LEAN: &str = "lean";
+
 /// The options that describe T_v.
 const VARIANCE: [&str; 5] = ["variance_dense", "kappa", "variance_gap", "variance_longest", "freeze"];
 
@@ -478,30 +803,48 @@ impl Options for ZeroOneAdam {
     /// It has few exact rounds, and in f32 they would still be most of its bytes.
     const EXACT: Option<CodecName> = Some(CodecName::Bf16);
     const COARSE: Option<CodecName> = Some(CodecName::Sign);
+    const PRESETS: &'static [&'static str] = &["paper", "deepspeed", LEAN];
 
     fn decide(mut self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
         self.check_exclusions()?;
+        self.variance = self.variance.filter(|variance| *variance != Variance::default()); // as records had it before there were two
+        let squares_momenta = self.variance.is_some();
         self.translate_deepspeed()?;
+        let is_lean = config.preset.as_deref() == Some(LEAN);
         self.apply_preset(config)?;
         let schedule = config.learning_rate.as_ref();
         let usual = if schedule.is_some() { Sync::FollowLr } else { Sync::Every };
         let sync = *self.sync.get_or_insert(usual);
         self.check_sync(sync)?;
         let is_short = lengths(schedule).1.is_some_and(|steps| steps <= SHORT);
-        let calendar =
-            Calendar { variance: self.decide_variance(schedule, is_short)?, sync: self.decide_sync(sync, schedule)? };
+        let variance = match squares_momenta {
+            true => VarianceSteps::Custom(Vec::new()),
+            false => self.decide_variance(schedule, is_short)?,
+        };
+        let calendar = Calendar { variance, squares_momenta, sync: self.decide_sync(sync, schedule)? };
+        let delay = self.decide_delay(&calendar)?;
         if is_short && calendar.variance == VarianceSteps::all_before(SHORT) {
             config.exact_codec.get_or_insert(CodecName::F32); // then it is Adam, to the bit
         }
-        Ok(Box::new(Decided { options: self, calendar }))
+        if is_lean && !squares_momenta {
+            config.exact_codec.get_or_insert(CodecName::Power2(6));
+        }
+        Ok(Box::new(Decided { options: self, calendar, delay }))
     }
 }
 
 impl ZeroOneAdam {
-    /// `variance_steps` leaves nothing to the options that describe T_v.
+    /// `variance_steps` leaves nothing to the options that describe T_v, and `variance = "momentum"` nothing to either.
     fn check_exclusions(&self) -> Result<()> {
-        let Some(steps) = &self.variance_steps else { return Ok(()) };
         let written = given(self);
+        if self.variance == Some(Variance::Momentum) {
+            let mut others = VARIANCE.iter().chain(&["variance_steps", "var_freeze_step", "var_update_scaler"]);
+            if let Some(other) = others.find(|other| written.contains_key(**other)) {
+                let problem = format!("excludes {other}: every sync updates the variance; give one of the two");
+                return Err(Error::config("variance", "momentum", problem));
+            }
+        }
+        let Some(steps) = &self.variance_steps else { return Ok(()) };
         let mut others = VARIANCE.iter().chain(&["var_freeze_step", "var_update_scaler"]);
         match others.find(|other| written.contains_key(**other)) {
             Some(other) => {
@@ -534,9 +877,16 @@ impl ZeroOneAdam {
     }
 
     fn apply_preset(&mut self, config: &mut Config) -> Result<()> {
-        let Some(preset) = preset(config, &["paper", "deepspeed"])? else { return Ok(()) };
+        let Some(preset) = preset::<Self>(config)? else { return Ok(()) };
+        if preset == LEAN {
+            if config.feedback.is_none() {
+                config.feedback_up.get_or_insert(0.8);
+                config.feedback_down.get_or_insert(0.8);
+            }
+            return Ok(());
+        }
         config.bias_correction.get_or_insert(false);
-        let growing = self.variance_steps.is_none();
+        let growing = self.variance_steps.is_none() && self.variance != Some(Variance::Momentum);
         if growing {
             self.kappa.get_or_insert(PAPER_KAPPA);
         }
@@ -566,6 +916,37 @@ impl ZeroOneAdam {
             }
         }
         Ok(())
+    }
+
+    /// τ, and the step from which on. The variance must not change while a mean is on its way.
+    fn decide_delay(&mut self, calendar: &Calendar) -> Result<Option<Delay>> {
+        self.delay = self.delay.filter(|delay| *delay > 0); // none at all is how records have it
+        let Some(steps) = self.delay else {
+            return match self.delay_start {
+                Some(start) => Err(Error::config("delay_start", start, "has no meaning without delay")),
+                None => Ok(None),
+            };
+        };
+        count("delay", steps)?;
+        if calendar.squares_momenta {
+            let problem = "with variance = momentum every sync updates the variance, which must not change while a mean is on its way; expected 0";
+            return Err(Error::config("delay", steps, problem));
+        }
+        let settled = match &calendar.variance {
+            VarianceSteps::Custom(steps) => steps.last().map(|last| last + 1),
+            VarianceSteps::Growing { freeze, .. } => *freeze,
+        };
+        let Some(settled) = settled else {
+            let problem =
+                "needs a variance that settles, and freeze = never here; give freeze, or learning_rate with steps";
+            return Err(Error::config("delay", steps, problem));
+        };
+        let from = *self.delay_start.get_or_insert(settled);
+        if from < settled {
+            let problem = format!("expected at least {settled}, the first step after the last update of the variance");
+            return Err(Error::config("delay_start", from, problem));
+        }
+        Ok(Some(Delay { steps, from }))
     }
 
     /// `sync` decides which of the options around it mean something.
@@ -650,13 +1031,6 @@ impl ZeroOneAdam {
     }
 }
 
-fn count(key: &str, value: u64) -> Result<u64> {
-    match (1..1 << 32).contains(&value) {
-        true => Ok(value),
-        false => Err(Error::config(key, value, "expected a number of at least 1 and below 2^32")),
-    }
-}
-
 fn check_rising(key: &str, steps: &[u64]) -> Result<()> {
     match steps.is_sorted_by(|a, b| a < b) {
         true => Ok(()),
@@ -670,6 +1044,17 @@ mod tests {
     use super::*;
 
     const THIS: Name = Name::ZERO_ONE_ADAM;
+
+    #[test]
+    fn a_variance_of_momenta_has_no_exact_rounds() {
+        assert_eq!(calendar(THIS, "variance = 'momentum'; sync = 'every'; sync_every = 3", 7), "--c--c-");
+        assert_eq!(calendar(THIS, "variance = 'momentum'; preset = 'deepspeed'", 4), "cccc");
+        assert_eq!(decided(THIS, "variance = 'gradient'"), decided(THIS, ""));
+        for other in ["kappa = 4", "freeze = 9", "variance_steps = [0]", "var_freeze_step = 5"] {
+            let name = other.split(' ').next().unwrap();
+            assert_refused(THIS, &format!("variance = 'momentum'; {other}"), &["variance", "momentum", name]);
+        }
+    }
 
     fn parts(bias_correction: &str, variance: &str, sync: &str) -> String {
         let codecs = "codec_down = 'sign'; codec_up = 'sign'; exact_codec = 'bf16'";
@@ -733,8 +1118,36 @@ mod tests {
         ] {
             assert_eq!(decided(THIS, options), expected, "{options}");
         }
+        let lean = resolved(THIS, "preset = 'lean'; feedback_up = 0.5");
+        assert_eq!(lean, resolved(THIS, "exact_codec = 'power6'; feedback_up = 0.5; feedback_down = 0.8"));
+        assert_eq!(resolved(THIS, "preset = 'lean'; feedback = 1.0; exact_codec = 'bf16'"), resolved(THIS, ""));
+        let run = "learning_rate = {peak = 0.1, steps = 200}; feedback = 0.8";
+        assert_eq!(
+            resolved(THIS, &format!("preset = 'lean'; {run}")),
+            resolved(THIS, run),
+            "too short to save anything"
+        );
+        let momenta = "variance = 'momentum'; feedback = 0.8";
+        assert_eq!(resolved(THIS, &format!("preset = 'lean'; {momenta}")), resolved(THIS, momenta), "no exact rounds");
         let short = decided(THIS, "learning_rate = {peak = 0.1, steps = 200}");
         assert!(short.contains("exact_codec = 'f32'") && short.contains("freeze = 250"), "{short}");
+    }
+
+    #[test]
+    fn a_delay_starts_when_the_variance_has_settled() {
+        for (options, start) in [
+            ("freeze = 9", "delay_start = 9"),
+            ("variance_steps = [0, 5]", "delay_start = 6"),
+            ("freeze = 9; delay_start = 20", "delay_start = 20"),
+            ("learning_rate = {peak = 0.1, steps = 1000}", "delay_start = 400"),
+        ] {
+            let written = decided(THIS, &format!("delay = 3; {options}"));
+            assert!(written.contains("delay = 3; ") && written.contains(start), "{written}");
+        }
+        assert_eq!(decided(THIS, "delay = 0"), decided(THIS, ""));
+        let served = |options: &str| resolved(THIS, options).decide().unwrap().algorithm.is_served();
+        assert!(served("freeze = 9; delay = 3").unwrap_err().to_string().contains("server"));
+        served("freeze = 9").unwrap();
     }
 
     #[test]
@@ -760,6 +1173,12 @@ mod tests {
     fn refusals() {
         for (options, expected) in [
             ("freeze = 0", &["freeze = 0", "at least 1"][..]),
+            ("delay = 2", &["delay = 2", "variance that settles", "freeze"]),
+            ("variance = 'momentum'; delay = 2", &["delay = 2", "momentum", "expected 0"]),
+            ("freeze = 9; delay = 2; delay_start = 8", &["delay_start = 8", "at least 9"]),
+            ("variance_steps = [0, 5]; delay = 2; delay_start = 5", &["delay_start = 5", "at least 6"]),
+            ("freeze = 9; delay_start = 10", &["delay_start = 10", "no meaning without delay"]),
+            ("freeze = 9; delay = 0; delay_start = 10", &["delay_start = 10", "no meaning without delay"]),
             ("freeze = 'auto'", &["freeze", "auto", "a step", "never"]),
             ("freeze = true", &["freeze", "true", "a step", "never"]),
             ("kappa = 0", &["kappa = 0", "at least 1"]),

@@ -1,7 +1,7 @@
 //! From settings to the parts of a worker.
 
 use super::{Coarse, Settings};
-use crate::codec::CodecName;
+use crate::codec::{CodecName, Dither};
 use crate::config::{Hierarchy, NonFinite};
 use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
@@ -42,7 +42,10 @@ impl Settings {
         let coding = |up, down| RoundLayout::on_hosts(shape, [inside, up, down], bucket, hosts);
         RoundLayouts {
             exact: self.exact.map(|codec| coding(codec, codec)),
-            coarse: self.coarse.map(|coarse| coding(coarse.up, coarse.down).keeping(coarse.residual)),
+            coarse: self.coarse.map(|coarse| {
+                let coding = coding(coarse.up, coarse.down).keeping(coarse.keeping(self.block));
+                coding.dithering(coarse.dithers(&*self.algorithm)).late(self.algorithm.delays())
+            }),
         }
     }
 
@@ -50,9 +53,10 @@ impl Settings {
         Groups::new(&self.groups, values, self.weight_decay)
     }
 
-    /// Whether exact rounds keep their mean until its norm is known.
-    fn keeps(&self) -> bool {
-        self.clip.is_some() && self.exact.is_some()
+    /// Whether a round keeps its mean until its norm is known.
+    pub(crate) fn keeps(&self) -> bool {
+        let clips_mean = self.exact.is_some() && self.algorithm.clips_mean();
+        self.clip.is_some() && (clips_mean || self.algorithm.keeps_mean())
     }
 
     /// The memory of a worker, in the host.
@@ -65,6 +69,8 @@ impl Settings {
     pub fn needs(&self, is_flat: bool) -> (Vec<&'static str>, Vec<CodecName>) {
         let mut passes = self.algorithm.passes().to_vec();
         passes.extend(self.keeps().then_some(Keep::NAME));
+        let dithers = self.coarse.map_or([None; 2], |coarse| coarse.dithers(&*self.algorithm));
+        passes.extend(dithers.into_iter().flatten().map(Dither::name));
         let coarse = self.coarse.into_iter().flat_map(|coarse| [coarse.up, coarse.down]);
         let inside = (!is_flat).then_some(self.host_codec);
         (passes, self.exact.into_iter().chain(coarse).chain(inside).collect())
@@ -73,22 +79,32 @@ impl Settings {
     /// The memory of a worker on a device, which must have all that a run can ask for.
     pub(crate) fn resident(&self, device: Box<dyn Device>, groups: Arc<Groups>, is_flat: bool) -> Result<Machine> {
         let (passes, codecs) = self.needs(is_flat);
+        if self.weighted {
+            return Err(Error::Device { device: device.name(), problem: "it has no weighted means".to_owned() });
+        }
         let resident = Resident::new(device, groups, self.algorithm.vectors(), self.keeps(), &passes, &codecs)?;
         Ok(Machine::Device(resident))
     }
 
     /// The server's half of the means of `values` parameters; the topology is `central`.
     pub fn owner(&self, values: usize) -> Result<Owner> {
+        self.check_served()?;
+        self.algorithm.fits(values, true)?;
         let shape = Shape { topology: Topology::Served, ..self.shape(values, 1) };
         let codings = self.codings(shape, &Hosts::apart(1));
-        Ok(Owner::new(shape, codings, Threads::new(self.threads)?))
+        Ok(Owner::new(shape, codings, Threads::new(self.threads)?).weighing(self.weighted))
+    }
+
+    /// An error if a server cannot take the means: it knows steps of one round, or of none.
+    pub(crate) fn check_served(&self) -> Result<()> {
+        self.algorithm.is_served()
     }
 
     pub(crate) fn skips_non_finite(&self) -> bool {
         self.non_finite == NonFinite::Skip
     }
 
-    pub(crate) fn optimizer(&self, workers: usize, groups: usize) -> Box<dyn Optimizer> {
+    pub(crate) fn optimizer(&self, workers: usize, parameters: usize, groups: usize) -> Box<dyn Optimizer> {
         let own_limit = |limit: f64| limit * self.algorithm.own_clip(workers);
         let hyper = Hyper {
             betas: self.betas,
@@ -98,6 +114,7 @@ impl Settings {
             lossless: self.coarse.is_some_and(Coarse::loses_nothing),
             highest: self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.peak),
             groups,
+            parameters,
         };
         self.algorithm.build(hyper)
     }

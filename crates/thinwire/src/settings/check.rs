@@ -2,7 +2,7 @@
 
 use super::Settings;
 use crate::codec::{CodecName, MAX_BLOCK};
-use crate::config::Config;
+use crate::config::{Config, Hierarchy};
 use crate::error::{Error, Result};
 use crate::optim::table::{Optimizers, Row};
 use crate::schedule::{Decay, LearningRate};
@@ -14,13 +14,21 @@ pub(super) fn ownership(asked: &Config, row: &Row) -> Result<()> {
         ("codec_up", asked.codec_up.map(|codec| codec.to_string())),
         ("codec_down", asked.codec_down.map(|codec| codec.to_string())),
         ("residual", asked.residual.map(|precision| precision.to_string())),
+        ("feedback", asked.feedback.map(|kappa| kappa.to_string())),
+        ("feedback_up", asked.feedback_up.map(|kappa| kappa.to_string())),
+        ("feedback_down", asked.feedback_down.map(|kappa| kappa.to_string())),
     ];
     for (key, value) in coarse {
-        owned(key, value, row, |row| row.coarse.is_some())?;
+        owned(key, value, row, |row| row.coarse.or(row.if_coded).is_some())?;
     }
     owned("exact_codec", asked.exact_codec.map(|codec| codec.to_string()), row, |row| row.exact.is_some())?;
-    match (asked.codec, asked.codec_up, asked.codec_down) {
-        (Some(codec), Some(_), Some(_)) => Err(Error::config("codec", codec, "excludes codec_up; give one of the two")),
+    if let (Some(codec), Some(_), Some(_)) = (asked.codec, asked.codec_up, asked.codec_down) {
+        return Err(Error::config("codec", codec, "excludes codec_up; give one of the two"));
+    }
+    match (asked.feedback, asked.feedback_up, asked.feedback_down) {
+        (Some(kappa), Some(_), Some(_)) => {
+            Err(Error::config("feedback", kappa, "excludes feedback_up; give one of the two"))
+        }
         _ => Ok(()),
     }
 }
@@ -82,13 +90,48 @@ impl Settings {
     }
 
     fn check_codecs(&self) -> Result<()> {
-        for (key, codec) in [("exact_codec", self.exact), ("host_codec", Some(self.host_codec))] {
-            let Some(codec) = codec else { continue };
-            require(matches!(codec, CodecName::F32 | CodecName::Bf16), key, codec.to_string(), "f32, bf16")?;
+        let is_cast = |codec| matches!(codec, CodecName::F32 | CodecName::Bf16);
+        require(is_cast(self.host_codec), "host_codec", self.host_codec.to_string(), "f32, bf16")?;
+        // Nothing remembers what an exact round loses, so small values must keep their size too: fewer than 14 powers of two do not do.
+        let serves = |codec| is_cast(codec) || matches!(codec, CodecName::Power2(5 | 6));
+        if let Some(codec) = self.exact {
+            require(serves(codec), "exact_codec", codec.to_string(), "f32, bf16, power6, power5")?;
         }
         let Some(coarse) = self.coarse else { return Ok(()) };
         for (key, codec) in [("codec_up", coarse.up), ("codec_down", coarse.down)] {
             codec.check(key)?;
+        }
+        for (key, kappa) in [("feedback_up", coarse.feedback_up), ("feedback_down", coarse.feedback_down)] {
+            let part = (0.0..=1.0).contains(&kappa) && (kappa == 0.0 || kappa as f32 > 0.0);
+            require(part, key, kappa, "a part, 0 (forget) to 1 (remember all)")?;
+        }
+        let ways = [
+            ("feedback_up", "codec_up", coarse.up, coarse.feedback_up),
+            ("feedback_down", "codec_down", coarse.down, coarse.feedback_down),
+        ];
+        for (key, codec_key, codec, kappa) in ways {
+            if codec == CodecName::Vote && !self.algorithm.sends_directions() {
+                let problem =
+                    format!("says ±1 and no size, and {} needs one; expected sign or another codec", self.name);
+                return Err(Error::config(codec_key, codec, problem));
+            }
+            if codec == CodecName::Vote && kappa > 0.0 {
+                let problem = format!("{codec_key} = vote has no size, so a residual would only grow; expected 0");
+                return Err(Error::config(key, kappa, problem));
+            }
+        }
+        if self.votes_up() && self.weighted {
+            let problem = "with codec_up = vote all workers count alike; expected false, or another codec";
+            return Err(Error::config("weighted", true, problem));
+        }
+        if coarse.up == CodecName::F16 && self.weighted {
+            let problem = "a vector times its weight soon leaves the range of f16; expected bf16 or another codec";
+            return Err(Error::config("codec_up", coarse.up, problem));
+        }
+        if self.votes_up() && self.hierarchy == Hierarchy::Hosts {
+            let problem =
+                "with codec_up = vote the hosts would vote on the votes of their workers; expected auto or flat";
+            return Err(Error::config("hierarchy", "hosts", problem));
         }
         Ok(())
     }

@@ -7,9 +7,9 @@ mod build;
 mod check;
 mod parse;
 
-use crate::codec::{CodecName, Precision};
+use crate::codec::{CodecName, Dither, Keeping, Precision};
 use crate::config::{Config, Hierarchy, Name, NonFinite, Outlier};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exchange::layout::Topology;
 use crate::machine::Group;
 use crate::optim::Hyper;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub(crate) topology: Topology,
     pub(crate) hierarchy: Hierarchy,
     pub(crate) host_codec: CodecName,
+    /// Whether workers count by their weights.
+    pub weighted: bool,
     pub(crate) non_finite: NonFinite,
     /// What is done with outliers.
     pub outlier: Outlier,
@@ -54,9 +56,23 @@ pub(crate) struct Coarse {
     pub up: CodecName,
     pub down: CodecName,
     pub residual: Precision,
+    /// κ of the way up.
+    pub feedback_up: f64,
+    /// κ of the way down.
+    pub feedback_down: f64,
 }
 
 impl Coarse {
+    pub fn keeping(self, block: usize) -> Keeping {
+        Keeping { precision: self.residual, block, up: self.feedback_up as f32, down: self.feedback_down as f32 }
+    }
+
+    /// What is made up where κ = 0, up and down.
+    pub fn dithers(self, algorithm: &dyn Algorithm) -> [Option<Dither>; 2] {
+        let [up, down] = algorithm.dithers(self.up, self.down);
+        [up.filter(|_| self.feedback_up == 0.0), down.filter(|_| self.feedback_down == 0.0)]
+    }
+
     fn loses_nothing(self) -> bool {
         self.up == CodecName::F32 && self.down == CodecName::F32
     }
@@ -69,28 +85,39 @@ impl Config {
         let mut asked = self.clone();
         let row = Optimizers::row(asked.name);
         check::ownership(&asked, row)?;
-        let algorithm = row.decide(&mut asked)?;
-        let settings = Settings {
+        let algorithm: Arc<dyn Algorithm> = row.decide(&mut asked)?.into();
+        let only_coarse = row.if_coded.is_some() && asked.is_coded();
+        if let (Some(codec), false) = (asked.exact_codec, algorithm.has_exact_rounds()) {
+            let problem = format!("{} has no exact rounds with these options; leave it out", asked.name);
+            return Err(Error::config("exact_codec", codec, problem));
+        }
+        let mut settings = Settings {
             name: asked.name,
-            algorithm: algorithm.into(),
+            algorithm: Arc::clone(&algorithm),
             betas: asked.betas.unwrap_or(Hyper::BETAS),
             eps: asked.eps.unwrap_or(1e-8),
             weight_decay: asked.weight_decay.unwrap_or(0.01),
             bias_correction: asked.bias_correction.unwrap_or(true),
             clip: asked.clip,
-            exact: row.exact.map(|usual| asked.exact_codec.unwrap_or(usual)),
-            coarse: row.coarse.map(|usual| {
-                let both = asked.codec.unwrap_or(usual);
+            exact: row
+                .exact
+                .filter(|_| !only_coarse && algorithm.has_exact_rounds())
+                .map(|usual| asked.exact_codec.unwrap_or(usual)),
+            coarse: row.coarse.or(row.if_coded.filter(|_| only_coarse)).map(|usual| {
+                let (both, feedback) = (asked.codec.unwrap_or(usual), asked.feedback.unwrap_or(1.0));
                 Coarse {
                     up: asked.codec_up.unwrap_or(both),
                     down: asked.codec_down.unwrap_or(both),
                     residual: asked.residual.unwrap_or_default(),
+                    feedback_up: asked.feedback_up.unwrap_or(feedback),
+                    feedback_down: asked.feedback_down.unwrap_or(feedback),
                 }
             }),
             block: asked.block.unwrap_or(512),
             topology: asked.topology.unwrap_or_default(),
             hierarchy: asked.hierarchy.unwrap_or_default(),
             host_codec: asked.host_codec.unwrap_or(CodecName::F32),
+            weighted: asked.weighted.unwrap_or(false),
             non_finite: asked.non_finite.unwrap_or_default(),
             outlier: asked.outlier.unwrap_or_default(),
             outlier_factor: asked.outlier_factor.unwrap_or(100.0),
@@ -100,6 +127,9 @@ impl Config {
             groups: asked.groups,
         };
         settings.check()?;
+        if settings.votes_up() && settings.hierarchy == Hierarchy::Auto {
+            settings.hierarchy = Hierarchy::Flat;
+        }
         Ok(settings)
     }
 
@@ -110,6 +140,11 @@ impl Config {
 }
 
 impl Settings {
+    /// Whether workers vote: on two levels the hosts would vote on votes of their workers.
+    fn votes_up(&self) -> bool {
+        self.coarse.is_some_and(|coarse| coarse.up == CodecName::Vote)
+    }
+
     /// As a configuration with every option that counts written out: what a run records.
     pub fn config(&self) -> Config {
         Config {
@@ -121,11 +156,14 @@ impl Settings {
             codec_up: self.coarse.map(|coarse| coarse.up),
             codec_down: self.coarse.map(|coarse| coarse.down),
             residual: self.coarse.map(|coarse| coarse.residual),
+            feedback_up: self.coarse.map(|coarse| coarse.feedback_up),
+            feedback_down: self.coarse.map(|coarse| coarse.feedback_down),
             exact_codec: self.exact,
             block: Some(self.block),
             topology: Some(self.topology),
             hierarchy: Some(self.hierarchy),
             host_codec: Some(self.host_codec),
+            weighted: Some(self.weighted),
             non_finite: Some(self.non_finite),
             outlier: Some(self.outlier),
             outlier_factor: Some(self.outlier_factor),

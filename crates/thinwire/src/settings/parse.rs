@@ -95,7 +95,13 @@ fn owner(key: &str, value: &str, row: &Row) -> Result<Owner> {
     let likeness = |other: &&&str| (1000.0 * strsim::jaro_winkler(key, other)) as u32;
     let nearest = known().max_by_key(likeness).filter(|nearest| likeness(nearest) > 850);
     let guess = nearest.map_or(String::new(), |nearest| format!(" (did you mean {nearest}?)"));
-    let known = known().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+    let mut listed: Vec<&str> = Vec::new();
+    for key in known() {
+        if !listed.contains(key) {
+            listed.push(key);
+        }
+    }
+    let known = listed.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
     Err(Error::ConfigSyntax(format!("{key}: unknown field `{key}`{guess}, expected one of {known}")))
 }
 

@@ -115,6 +115,11 @@ impl Metered {
         self.collective.size()
     }
 
+    /// See [`Collective::seat`].
+    pub fn seat(&self) -> usize {
+        self.collective.seat()
+    }
+
     /// See [`Collective::left_out`].
     pub fn left_out(&self) -> bool {
         self.collective.left_out()

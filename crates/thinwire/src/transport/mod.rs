@@ -42,6 +42,12 @@ pub trait Collective: Send {
         None
     }
 
+    /// The number of this worker among those that a server serves; without a server its rank. No two workers have the same one, and
+    /// none has the number of workers, which is the server's own.
+    fn seat(&self) -> usize {
+        self.rank()
+    }
+
     /// Whether the mean that came last, or that failed to come, was taken without this worker's message. A server that waits for
     /// nobody may do so; the worker then keeps in its residual what it had sent.
     fn left_out(&self) -> bool {

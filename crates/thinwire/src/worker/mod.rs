@@ -45,6 +45,10 @@ pub struct Worker {
     norms: Norms,
     /// Whether all parameters were finite when it joined.
     starts_finite: bool,
+    /// How much its next step counts for.
+    weight: u32,
+    /// What its steps since the last round count for together.
+    weight_since_round: f64,
 }
 
 impl Worker {
@@ -133,19 +137,22 @@ impl Worker {
         let mut shape = settings.shape(len, group.size());
         let workers = group.served().unwrap_or(shape.workers);
         if group.served().is_some() {
+            settings.check_served()?;
             if shape.topology != Topology::Central {
                 return Err(Error::config("topology", "sharded", "expected central with a server"));
             }
             shape.topology = Topology::Served;
         }
         let groups = Arc::new(settings.groups(len)?);
-        let optimizer = settings.optimizer(workers, groups.count());
         let machine = match device {
             None => settings.host(len, groups.clone())?,
             Some(device) => settings.resident(device, groups.clone(), hosts.is_flat())?,
         };
         let mut exchange = Exchange::new(shape, settings.codings(shape, &hosts), group, machine)?;
+        settings.algorithm.fits(len, exchange.shards.is_whole())?;
+        let optimizer = settings.optimizer(workers, len, groups.count());
         exchange.of_state = settings.algorithm.averages() == Averages::State;
+        exchange.weighted = settings.weighted;
         Ok(Worker {
             exchange,
             hosts,
@@ -160,6 +167,8 @@ impl Worker {
             regrouped: false,
             norms: Norms::default(),
             starts_finite: true,
+            weight: 1,
+            weight_since_round: 0.0,
         })
     }
 
@@ -175,6 +184,7 @@ impl Worker {
     /// Everyone's `note`, in rank order: what a program has to tell its other workers, such as its loss. All workers must
     /// call it at the same step. It counts as control traffic, not as a round.
     pub fn gather(&mut self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.arrive()?;
         let step = self.step;
         self.guarded(|worker| worker.exchange.gather(Operation::Note, step, note))
     }
@@ -199,6 +209,30 @@ impl Worker {
     /// Whether all replicas hold the same parameters now.
     pub fn is_synced(&self) -> bool {
         self.optimizer.is_synced()
+    }
+
+    /// From now on a step of this worker counts for so much in every mean, such as its number of examples or tokens; 1 at first. With
+    /// the option `weighted` means are Σw·x/Σw. A round after several steps counts for all of them; a step that counts for 0 takes no part.
+    ///
+    /// What all workers count for in one round must be less than 2³²: with a round every H steps, H times their weights. Shards of one
+    /// replica count alike.
+    pub fn set_weight(&mut self, weight: u32) -> Result<()> {
+        if weight != 1 && !self.settings.weighted {
+            return Err(Error::config(
+                "weight",
+                weight,
+                "expected 1, or weighted = true in the options of all workers",
+            ));
+        }
+        self.weight = weight;
+        Ok(())
+    }
+
+    /// The model that all workers have in common now, if that is not the parameters and the optimizer keeps it: local Adam's anchor
+    /// between two syncs. To look at it takes no round, where 0/1 Adam needs [`Worker::sync`] first.
+    pub fn anchor(&mut self) -> Result<Option<Vec<f32>>> {
+        let kept = self.optimizer.anchor();
+        kept.map(|vector| self.exchange.machine.copy_of(vector)).transpose()
     }
 
     /// From now on a gradient of this worker that is not finite is left out, as with `non_finite = "skip"`.

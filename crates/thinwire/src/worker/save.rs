@@ -20,6 +20,7 @@ impl Worker {
         if self.stopped {
             return Err(Error::Stopped); // what it holds is half a step, and must replace nothing
         }
+        self.arrive()?;
         let (rank, hosts, step) = (self.rank(), self.hosts.clone(), self.step);
         let starts_finite = self.starts_finite;
         // A device that fails here is told to the others with the rest.

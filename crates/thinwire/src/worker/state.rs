@@ -7,27 +7,43 @@ use crate::machine::Step;
 use crate::state::{Entry, Field, Share};
 
 impl Worker {
+    /// Lets a late mean arrive now: it is applied in its step all the same, but no message is under way.
+    pub(super) fn arrive(&mut self) -> Result<()> {
+        if self.stopped {
+            return Ok(());
+        }
+        self.guarded(|worker| {
+            let mut step = Step::idle(worker.step, &worker.groups, &worker.rates, &mut []);
+            worker.optimizer.arrive(&mut step, &mut worker.exchange)
+        })
+    }
+
     /// Everything there is: the parameters too.
     pub(super) fn entries<'a>(&'a mut self, params: &'a mut [f32]) -> Result<Vec<Entry<'a>>> {
-        let mut entries = vec![Entry::vector("params", Share::Same, params)];
+        let mut entries = vec![Entry::vector("params", self.settings.algorithm.params_share(), params)];
         entries.extend(self.whole_state()?);
         Ok(entries)
     }
 
-    /// The names and values of the state: m, v, residuals and whatever else the optimizer keeps. It can fail only on a device.
+    /// The names and values of the state: m, v, residuals and whatever else the optimizer keeps. It can fail only on a device, and where a
+    /// late mean is under way: then all workers call it in the same step, because the mean arrives first.
     pub fn state(&mut self) -> Result<Vec<Entry<'_>>> {
+        self.arrive()?;
         let mut entries = self.exchange.state()?;
         entries.extend(self.optimizer.numbers());
         entries.push(norms(&mut self.norms));
+        entries.extend(self.settings.weighted.then_some(weight(&mut self.weight_since_round)));
         Ok(entries)
     }
 
     /// As [`Worker::state`], with the number of steps taken: all there is to a worker beside its parameters.
     pub fn whole_state(&mut self) -> Result<Vec<Entry<'_>>> {
+        self.arrive()?;
         let mut entries = vec![Entry::word("step", &mut self.step)];
         entries.extend(self.exchange.state()?);
         entries.extend(self.optimizer.numbers());
         entries.push(norms(&mut self.norms));
+        entries.extend(self.settings.weighted.then_some(weight(&mut self.weight_since_round)));
         Ok(entries)
     }
 
@@ -38,6 +54,7 @@ impl Worker {
         fields.extend(self.exchange.fields());
         fields.extend(self.optimizer.numbers().iter().map(Entry::field));
         fields.push(norms(&mut self.norms).field());
+        fields.extend(self.settings.weighted.then(|| weight(&mut self.weight_since_round).field()));
         fields
     }
 
@@ -79,6 +96,7 @@ impl Worker {
 
     /// What [`Worker::adopt`] reads: the steps taken and the optimizer's own state, without the residuals of error feedback.
     pub fn state_of_one(&mut self) -> Result<Vec<Entry<'_>>> {
+        self.arrive()?;
         let mut entries = vec![Entry::word("step", &mut self.step)];
         entries.extend(self.exchange.machine.state(None)?);
         entries.extend(self.optimizer.numbers());
@@ -89,7 +107,8 @@ impl Worker {
     /// in every entry of [`Worker::state_of_one`], or fails before it has written to any.
     ///
     /// Moments and schedule are kept. Residuals start at zero, because those of the other workers are missing. Local steps since
-    /// the last sync count as if all workers had taken them: `params` are then a·D − u/P, with that worker's u as the mean.
+    /// the last sync count as if all workers had taken them: `params` are then a·D − u/P, with that worker's u as the mean. For local Adam
+    /// the interval goes on from that worker's parameters.
     pub fn adopt(&mut self, params: &mut [f32], read: impl FnOnce(&mut [Entry<'_>]) -> Result<()>) -> Result<()> {
         self.check_length("the parameters", params.len())?;
         if self.stopped {
@@ -97,6 +116,7 @@ impl Worker {
         }
         read(&mut self.state_of_one()?)?;
         self.regrouped = true;
+        self.weight_since_round = 0.0;
         self.norms = Norms::default(); // those of other gradients, perhaps of another size
         self.guarded(|worker| {
             worker.loaded(true, params)?;
@@ -138,4 +158,9 @@ impl Worker {
 /// The norms of a worker's own gradients, which another number of workers begins with as their mean.
 fn norms(norms: &mut Norms) -> Entry<'_> {
     Entry::doubles("gradient_norms", Share::Mean, norms.values()).optional()
+}
+
+/// What the steps since the last round count for: of another number of workers, as much as on the mean.
+fn weight(since_round: &mut f64) -> Entry<'_> {
+    Entry::doubles("weight_since_round", Share::Mean, std::slice::from_mut(since_round)).optional()
 }

@@ -73,6 +73,9 @@ impl Worker {
         let is_small = norm.is_some_and(|norm| norm <= f64::from(LARGEST)); // no value is larger than the norm
         let contributes = is_small || vouched || self.exchange.machine.is_within(grad)?;
         let (contributes, norm) = self.agree_inside(contributes, norm, lr, given)?;
+        if self.weight == 0 {
+            return self.take_part(params, grad, lr, given, false, None);
+        }
         if !contributes {
             if !self.settings.skips_non_finite() {
                 return Err(Error::NotFinite { worker: self.rank(), step: self.step });
@@ -109,15 +112,22 @@ impl Worker {
         Some(limit)
     }
 
-    /// What the shards of a replica must agree on before a step: its number, its rates, whether all of the gradient is finite, its norm.
+    /// What the shards of a replica must agree on before a step: its number, its rates, its weight, whether all of the gradient is finite,
+    /// its norm.
     fn agree_inside(&mut self, finite: bool, norm: Option<f64>, lr: f32, given: &[f32]) -> Result<(bool, Option<f64>)> {
         if self.exchange.shards.is_whole() {
             return Ok((finite, norm));
         }
         let own = norm.unwrap_or(0.0);
         let rates = if given.is_empty() { &[lr] } else { given };
-        let values = [f64::from(u8::from(!finite)), own * own];
-        let [not_finite, squares] = self.exchange.shards.sums(self.step, ("lr", rates), values)?;
+        let weight = f64::from(self.weight);
+        let values = [f64::from(u8::from(!finite)), own * own, weight];
+        let [not_finite, squares, weights] = self.exchange.shards.sums(self.step, ("lr", rates), values)?;
+        let shards = self.exchange.shards.size();
+        if weights != weight * shards as f64 {
+            let problem = format!("expected the same on all {shards} shards of a replica");
+            return Err(Error::config("weight", self.weight, problem));
+        }
         Ok((not_finite == 0.0, norm.map(|_| squares.sqrt())))
     }
 
@@ -142,6 +152,9 @@ impl Worker {
         contributes: bool,
         norm: Option<f64>,
     ) -> Result<Round> {
+        if contributes {
+            self.weight_since_round += f64::from(self.weight);
+        }
         self.exchange.agree_on(&lr.to_le_bytes());
         if !given.is_empty() {
             self.exchange.agree_on(bytemuck::cast_slice(given));
@@ -154,12 +167,16 @@ impl Worker {
                 self.check_finite(window, params)?;
             }
         }
+        if self.settings.algorithm.delays() && !self.exchange.is_alone() {
+            self.agree_on_anchor(params)?;
+        }
         let mut step = Step {
             t: self.step,
             lr,
             groups: &self.groups,
             rates: &self.rates,
             contributes,
+            weight: pending_weight(self.settings.weighted, self.weight_since_round),
             norm,
             gradient: Some(grad),
             params,
@@ -168,8 +185,9 @@ impl Worker {
         let taken = self.optimizer.step(&mut step, &mut self.exchange);
         self.scalars = step.scalars;
         let round = taken?;
-        if round == Round::Skipped {
-            self.exchange.group.traffic.rounds.count(round);
+        match round {
+            Round::Skipped => self.exchange.group.traffic.rounds.count(round),
+            Round::Exact | Round::Coarse => self.weight_since_round = 0.0,
         }
         if let Some(parameter) = self.exchange.machine.take_jump() {
             let (traffic, step) = (&mut self.exchange.group.traffic, self.step);
@@ -178,6 +196,15 @@ impl Worker {
         }
         self.step += 1;
         Ok(round)
+    }
+
+    /// Where means come late replicas may never be equal: what all have in common is the anchor. The parameters must be finite all the same.
+    fn agree_on_anchor(&mut self, params: &[f32]) -> Result<()> {
+        let Some(anchor) = self.optimizer.anchor() else { return Ok(()) };
+        let window = window(self.exchange.shape().values, self.step);
+        let digest = self.exchange.machine.digest_of(anchor, window.clone())?;
+        self.exchange.agree_on(&digest.to_le_bytes());
+        self.check_finite(window, params)
     }
 
     /// Parameters that are not finite are an error, unless some were so from the start.
@@ -194,11 +221,18 @@ impl Worker {
         self.guarded(|worker| {
             worker.rates.fill(0.0);
             let mut step = Step::idle(worker.step, &worker.groups, &worker.rates, params);
+            step.weight = pending_weight(worker.settings.weighted, worker.weight_since_round);
             step.scalars = std::mem::take(&mut worker.scalars);
             let synced = worker.optimizer.sync(&mut step, &mut worker.exchange);
             worker.scalars = step.scalars;
             synced?;
+            worker.weight_since_round = 0.0;
             worker.check_finite(0..worker.exchange.shape().values, params)
         })
     }
+}
+
+/// What a round counts for that follows steps of this weight.
+fn pending_weight(weighted: bool, since_round: f64) -> u32 {
+    if weighted { since_round.round().clamp(1.0, f64::from(u32::MAX)) as u32 } else { 1 }
 }

@@ -13,6 +13,18 @@
 //! | 1-bit Adam | 0.02 | 0.02 | 0.05 | 0.36 |
 //! | 0/1 Adam | 0.08 | 0.04 | 1.46 | 0.58 |
 //! | Efficient-Adam, either codec | 0.33 | 0.01 | 0.10 | 0.17 |
+//! | Lion by majority, odd worlds | 1.34 | 0.11 | 2.42 | 0.21 |
+//! | Lion by averaging | 1.40 | 0.03 | 2.42 | 0.07 |
+//! | Lion Cub | 0.14 | 0.12 | 2.42 | 0.10 |
+//! | Birder | 0.58 | 1.03 | 2.46 | 0 |
+//! | Birder, bf16 down | 0.51 | 0.64 | 0.47 | 0 |
+//!
+//! At a rate that suits Adam Lion and Birder end farther from the best loss: at the end each step is still γ everywhere.
+//!
+//! CO2 does not join: with means an interval late it falls 8 % short on `rosenbrock`, at a rate that suits Adam.
+//!
+//! Local Adam joins with small gaps and little outer momentum, and is within 0.6 % then. With DiLoCo's, μ = 0.9, such short runs
+//! overshoot: its outer steps are 7 times as long as what the workers did, and `sign` moves every parameter by γ, once a gap.
 //!
 //! A new optimizer joins by its row in [`OPTIMIZERS`].
 
@@ -22,10 +34,21 @@ use crate::common::problems::{self, Problem};
 use crate::common::runs;
 use std::sync::Arc;
 use thinwire::options::Decay;
-use thinwire::{Config, LearningRate, Name, Plan, ZeroOneAdam};
+use thinwire::{CodecName, Config, LearningRate, Name, Plan, ZeroOneAdam};
 
 /// The part of Adam's gain that may be missing.
 const SHORTFALL: f64 = 0.02;
+
+/// The same of optimizers that move every parameter by γ.
+const BY_SIGNS: f64 = 0.03;
+
+/// A majority of an even number of workers, whose data differ: a tie is +, so between the workers' optima parameters move down
+/// (docs/algorithms.md advises averaging there).
+fn is_tied(config: &Config, workers: usize) -> bool {
+    let resolved = config.resolved().unwrap();
+    let by_majority = [resolved.codec_up, resolved.codec_down] == [Some(CodecName::Vote); 2];
+    config.name == Name::LION && by_majority && workers.is_multiple_of(2)
+}
 
 /// Each but Adam, with its defaults and what else it learns with, for a run at `rate`.
 fn optimizers(rate: &LearningRate) -> Vec<(String, Config)> {
@@ -84,9 +107,13 @@ fn every_optimizer_converges_on_every_problem_in_every_world() {
             };
             let (_, adam) = ends_at("Adam", &Config::new(Name::ADAM));
             for (name, config) in optimizers(&rate(&problem)) {
+                if is_tied(&config, workers) {
+                    continue;
+                }
                 let (what, loss) = ends_at(&name, &config);
                 let missing = (loss - adam) / (start - adam);
-                assert!(missing < SHORTFALL, "{what}: {missing} of what Adam gains is missing, {loss} to {adam}");
+                let most = if [Name::LION, Name::BIRDER].contains(&config.name) { BY_SIGNS } else { SHORTFALL };
+                assert!(missing < most, "{what}: {missing} of what Adam gains is missing, {loss} to {adam}");
             }
         }
     }

@@ -60,7 +60,8 @@ fn an_exact_step_clips_the_mean() {
     assert!(clipped.iter().zip(&own).any(|(a, b)| (a - b).abs() > 1e-3));
 }
 
-/// Steps 1, 2, … of 0/1 Adam are coarse or skipped, all but the first of 1-bit Adam are coarse, all of Efficient-Adam. Where the
+/// Steps 1, 2, … of 0/1 Adam are coarse or skipped, all but the first of 1-bit Adam and 1-bit LAMB are coarse, all of Efficient-Adam, local Adam, Lion and
+/// Birder. Where the
 /// variance is the mean's, own gradients may be √n times as long.
 #[test]
 fn all_other_steps_clip_the_workers_own() {
@@ -73,7 +74,11 @@ fn all_other_steps_clip_the_workers_own() {
             longer,
         ),
         ("name = \"one-bit-adam\"\nwarmup = 1\ncodec = \"f32\"", 1, longer),
+        ("name = \"one-bit-lamb\"\nwarmup = 1\ncodec = \"f32\"", 1, longer),
         ("name = \"efficient-adam\"\ncodec = \"f32\"", 0, limit),
+        ("name = \"local-adam\"\nsync_every = 3", 0, limit),
+        ("name = \"lion\"\ncodec = \"f32\"\nmomentum_every = 4", 0, limit),
+        ("name = \"birder\"\ncodec = \"f32\"", 0, limit),
     ] {
         let by_hand = |worker: usize, step: u64| match step < exact {
             true => scaled(&mean(step), limit),
@@ -87,9 +92,11 @@ fn all_other_steps_clip_the_workers_own() {
 /// A limit that nothing reaches changes no bit.
 #[test]
 fn short_gradients_stay_as_they_are() {
-    for name in ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam"] {
+    for name in
+        ["adam", "one-bit-adam", "zero-one-adam", "efficient-adam", "local-adam", "lion", "birder", "one-bit-lamb"]
+    {
         let words = format!("name = \"{name}\"");
-        let words = if name == "one-bit-adam" { words + "\nwarmup = 4" } else { words };
+        let words = if name.starts_with("one-bit") { words + "\nwarmup = 4" } else { words };
         assert_eq!(train(&format!("{words}\nclip = 1e9"), gradient), train(&words, gradient), "{name}");
     }
 }

@@ -9,7 +9,7 @@ use thinwire::options::Decay;
 use thinwire::options::Group;
 use thinwire::options::Precision;
 use thinwire::options::Topology;
-use thinwire::options::{Freeze, Sync, Theta, Warmup};
+use thinwire::options::{Freeze, Sync, Theta, Variance, Warmup};
 use thinwire::options::{Hierarchy, NonFinite, Outlier};
 use thinwire::{CodecName, Config, EfficientAdam, LearningRate, Name, OneBitAdam, Plan, Solo};
 use thinwire::{Worker, ZeroOneAdam, threads};
@@ -103,11 +103,14 @@ variance_gap = 3
 variance_longest = 4
 freeze = 'never'
 variance_steps = [0, 3]
+variance = 'gradient'
 sync = 'follow-lr'
 sync_start = 5
 sync_every = 6
 sync_longest = 7
 sync_steps = [1, 2]
+delay = 3
+delay_start = 4
 var_freeze_step = 8
 var_update_scaler = 9
 local_step_scaler = 10
@@ -127,11 +130,14 @@ local_step_clipper = 11";
                 variance_longest: Some(4),
                 freeze: Some(Freeze::Never),
                 variance_steps: Some(vec![0, 3]),
+                variance: Some(Variance::Gradient),
                 sync: Some(Sync::FollowLr),
                 sync_start: Some(5),
                 sync_every: Some(6),
                 sync_longest: Some(7),
                 sync_steps: Some(vec![1, 2]),
+                delay: Some(3),
+                delay_start: Some(4),
                 var_freeze_step: Some(8),
                 var_update_scaler: Some(9),
                 local_step_scaler: Some(10),
@@ -162,7 +168,7 @@ fn residue_is_another_name_of_residual() {
         resolved("name = 'one-bit-adam'; residue = 'bf16'"),
         resolved("name = 'one-bit-adam'; residual = 'bf16'")
     );
-    assert_refused("name = 'adam'; residue = 'bf16'", &["residual", "one-bit-adam"]);
+    assert_refused("name = 'adam'; residue = 'bf16'", &["residual", "bf16", "codec = \"uniform4\""]);
 }
 
 #[test]
@@ -330,6 +336,8 @@ fn a_value_that_cannot_be_is_named_with_what_is_accepted() {
         ("name = 'adam'; block = 0", &["block = 0", "1 to 4096"]),
         ("name = 'adam'; block = 4097", &["block = 4097", "1 to 4096"]),
         ("name = 'adam'; exact_codec = 'sign'", &["exact_codec", "sign", "f32", "bf16"]),
+        ("name = 'adam'; exact_codec = 'uniform8'", &["exact_codec", "uniform8", "power6"]),
+        ("name = 'adam'; host_codec = 'power6'", &["host_codec", "power6", "f32", "bf16"]),
         ("name = 'adam'; host_codec = 'sign'", &["host_codec", "sign", "f32", "bf16"]),
         ("name = 'adam'; host_codec = 'f16'", &["host_codec", "f16", "f32", "bf16"]),
         ("name = 'adam'; threads = 0", &["threads = 0", "1 to 1024"]),
@@ -359,11 +367,7 @@ fn a_value_that_cannot_be_is_named_with_what_is_accepted() {
 #[test]
 fn a_word_of_another_optimizer_is_refused_with_its_owners() {
     for (words, expected) in [
-        (
-            "name = 'adam'; codec = 'sign'",
-            &["codec", "sign", "adam", "one-bit-adam, zero-one-adam, efficient-adam"][..],
-        ),
-        ("name = 'adam'; kappa = 3", &["kappa = 3", "adam", "zero-one-adam"]),
+        ("name = 'adam'; kappa = 3", &["kappa = 3", "adam", "zero-one-adam"][..]),
         ("name = 'one-bit-adam'; freeze = 3", &["freeze = 3", "one-bit-adam", "zero-one-adam"]),
         ("name = 'one-bit-adam'; var_freeze_step = 3", &["var_freeze_step = 3", "zero-one-adam"]),
         ("name = 'zero-one-adam'; warmup = 3", &["warmup = 3", "zero-one-adam", "one-bit-adam"]),
@@ -371,6 +375,27 @@ fn a_word_of_another_optimizer_is_refused_with_its_owners() {
         ("name = 'zero-one-adam'; theta = 'constant'", &["theta", "constant", "efficient-adam"]),
         ("name = 'efficient-adam'; exact_codec = 'f32'", &["exact_codec", "f32", "adam, one-bit-adam, zero-one-adam"]),
         ("name = 'efficient-adam'; sync_steps = [3]", &["sync_steps = [3]", "zero-one-adam"]),
+    ] {
+        assert_refused(words, expected);
+    }
+}
+
+#[test]
+fn a_codec_that_cannot_say_what_is_sent_is_refused() {
+    for (words, expected) in [
+        (
+            "name = 'efficient-adam'; codec = 'vote'; feedback = 0",
+            &["codec_up = vote", "no size", "efficient-adam"][..],
+        ),
+        ("name = 'local-adam'; codec_down = 'vote'; feedback = 0", &["codec_down = vote", "no size", "local-adam"]),
+        ("name = 'lion'; feedback = 0.5", &["feedback_up", "0.5", "vote", "expected 0"]),
+        ("name = 'adam'; codec_up = 'f16'; weighted = true", &["codec_up = f16", "weight", "bf16"]),
+        ("name = 'lion'; exact_codec = 'bf16'", &["exact_codec = bf16", "no exact rounds"]),
+        (
+            "name = 'zero-one-adam'; variance = 'momentum'; exact_codec = 'f32'",
+            &["exact_codec = f32", "no exact rounds"],
+        ),
+        ("name = 'adam'; codec = 'sign'; feedback_up = 1e-60", &["feedback_up = 1e-60", "0 (forget) to 1"]),
     ] {
         assert_refused(words, expected);
     }

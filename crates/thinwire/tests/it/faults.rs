@@ -29,10 +29,13 @@ const FAR: Duration = Duration::from_secs(60);
 const STEPS: u64 = 30;
 
 /// Exact, coarse and skipped steps, in turn.
-const WORDS: [&str; 3] = [
+const WORDS: [&str; 6] = [
     "name = 'adam'",
     "name = 'zero-one-adam'; kappa = 2; sync_every = 3; bucket = 16",
     "name = 'efficient-adam'; bucket = 16",
+    "name = 'local-adam'; sync_every = 3; delay = 2; bucket = 16",
+    "name = 'local-adam'; sync_every = 2; delay = 2; codec = 'sign'; bucket = 16",
+    "name = 'zero-one-adam'; kappa = 2; freeze = 3; sync_every = 3; delay = 2; bucket = 16",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
 use thinwire::inside::state::{Entry, Kind};
+use thinwire::options::Precision;
 use thinwire::threads::Thread;
 use thinwire::{Collective, Config, Error, Name, Result, Solo, Worker};
 
@@ -62,7 +63,7 @@ impl Resident {
 fn cases() -> impl Iterator<Item = (String, Config)> {
     let has_all = |words: &String| {
         let passes = config(words).decide().unwrap().algorithm.passes();
-        passes.iter().all(|pass| PASSES.contains(pass))
+        passes.iter().all(|pass| PASSES.contains(pass)) && remembers_all(&config(words))
     };
     runs::cases()
         .into_iter()
@@ -73,6 +74,28 @@ fn cases() -> impl Iterator<Item = (String, Config)> {
             })
         })
         .map(|words| (words.clone(), config(&words)))
+}
+
+/// Whether residuals are as a device keeps them.
+fn remembers_all(config: &Config) -> bool {
+    let config = config.resolved().unwrap();
+    let all = |kappa: Option<f64>| kappa.is_none_or(|kappa| kappa == 0.0 || kappa == 1.0);
+    let all = all(config.feedback_up) && all(config.feedback_down);
+    all && config.residual != Some(Precision::I8) && config.weighted != Some(true)
+}
+
+#[test]
+fn residuals_that_no_device_keeps_are_refused_by_name() {
+    for (options, what) in [
+        ("codec = 'sign'; feedback = 0.5", "`feedback` of 0.5"),
+        ("codec = 'sign'; feedback_down = 0.25", "`feedback` of 0.25"),
+        ("codec = 'sign'; residual = 'i8'", "residuals of `i8`"),
+        ("weighted = true", "weighted means"),
+    ] {
+        let config = config(&format!("name = 'efficient-adam'; {options}"));
+        let refused = Resident::new(&config, Solo).err().expect("it has none").to_string();
+        assert!(refused.contains(what), "{refused}");
+    }
 }
 
 /// Runs a case on the host and on devices, and compares the state of every worker.
@@ -113,7 +136,8 @@ fn a_run_on_devices_is_the_run_on_the_host() {
             compare(&case, hosts, on_host, on_device);
         }
     }
-    let all_but_regrouping = PASSES.into_iter().filter(|name| *name != "fold_in").collect::<BTreeSet<_>>();
+    let of_regrouping = ["fold_in", "return"];
+    let all_but_regrouping = PASSES.into_iter().filter(|name| !of_regrouping.contains(name)).collect::<BTreeSet<_>>();
     assert_eq!(called.into_inner().unwrap(), all_but_regrouping, "every pass was compared");
 }
 
@@ -263,7 +287,7 @@ fn refusal(config: &Config, prepare: impl FnOnce(&Foreign)) -> String {
 
 #[test]
 fn a_pass_that_the_device_lacks_is_named_before_the_first_step() {
-    for name in [Name::ADAM, Name::ONE_BIT_ADAM, Name::ZERO_ONE_ADAM, Name::EFFICIENT_ADAM] {
+    for name in [Name::ADAM, Name::ONE_BIT_ADAM, Name::ZERO_ONE_ADAM, Name::EFFICIENT_ADAM, Name::LOCAL_ADAM] {
         let config = Config::new(name);
         for pass in config.decide().unwrap().algorithm.passes() {
             let said = refusal(&config, |device| device.memory().lacks_pass = Some(pass));
@@ -275,6 +299,17 @@ fn a_pass_that_the_device_lacks_is_named_before_the_first_step() {
     assert_eq!(said, "device foreign: it has no pass `keep`");
     let said = refusal(&config("name = 'toy-adam'"), |_| {});
     assert_eq!(said, "device foreign: it has no pass `toy_clipped`");
+    let said = refusal(&config("name = 'lion'"), |_| {});
+    assert_eq!(said, "device foreign: it has no pass `lion_direction`");
+    let said = refusal(&config("name = 'birder'"), |_| {});
+    assert_eq!(said, "device foreign: it has no pass `birder_ratio`");
+    let said = refusal(&config("name = 'one-bit-lamb'"), |_| {});
+    assert_eq!(said, "device foreign: it has no pass `lamb_warm_up`");
+    // Who has the loops needs the coins too.
+    let (passes, _) = config("name = 'birder'").decide().unwrap().needs(true);
+    assert!(passes.contains(&"coin"), "{passes:?}");
+    let (passes, _) = config("name = 'lion'").decide().unwrap().needs(true);
+    assert!(passes.contains(&"turns"), "{passes:?}");
 }
 
 #[test]

@@ -43,6 +43,7 @@ const COMMON: Belief = Belief {
         up: CodecName::Sign,
         down: CodecName::Sign,
         residue: Precision::F32,
+        feedback: [1.0; 2],
         bucket: 64,
         threads: 1,
     },

@@ -12,7 +12,7 @@ use thinwire::{Config, Error, threads};
 const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
 /// Optimizers, and a step of each kind that they have.
-const STEPS_OF: [(&str, &[(&str, u64)]); 4] = [
+const STEPS_OF: [(&str, &[(&str, u64)]); 8] = [
     ("name = 'adam'", &[("exact", 3)]),
     ("name = 'one-bit-adam'; warmup = 5", &[("exact", 3), ("coarse", 9)]),
     (
@@ -20,6 +20,14 @@ const STEPS_OF: [(&str, &[(&str, u64)]); 4] = [
         &[("exact", 10), ("coarse", 9), ("coarse", 13), ("skipped", 12)],
     ),
     ("name = 'efficient-adam'", &[("coarse", 0), ("coarse", 7)]),
+    (
+        "name = 'local-adam'; sync_start = 6; sync_every = 7",
+        &[("coarse", 0), ("coarse", 5), ("skipped", 7), ("coarse", 13)],
+    ),
+    ("name = 'lion'; codec_up = 'sign'", &[("coarse", 0), ("coarse", 7)]),
+    ("name = 'one-bit-lamb'; warmup = 6; tensors = [20, 25]", &[("exact", 0), ("exact", 3), ("coarse", 9)]),
+    // Of more workers an owner tosses other coins, so here it tosses none.
+    ("name = 'birder'; codec_down = 'bf16'", &[("coarse", 7)]),
 ];
 
 /// Where a bad gradient turns up.
@@ -183,9 +191,10 @@ fn under_skip_replicas_stay_the_same_and_the_skip_is_counted() {
             Ok((replica.shared_bits(), replica.worker.traffic().left_out))
         });
         for (me, (bits, left_out)) in ends.iter().enumerate() {
-            // Updates of v are each worker's own in Efficient-Adam.
+            // Updates of v are each worker's own in Efficient-Adam and local Adam.
             let but_own = |bits: &Bits| bits.clone().without("variance_updates").without("variance_forgotten");
-            let compared = |bits: &Bits| if context.contains("efficient") { but_own(bits) } else { bits.clone() };
+            let is_own = context.contains("efficient") || context.contains("local");
+            let compared = |bits: &Bits| if is_own { but_own(bits) } else { bits.clone() };
             compared(&ends[0].0).assert_same(&compared(bits), &context);
             assert_eq!(*left_out, u64::from(me == rank), "{context}, worker {me}");
         }
@@ -215,13 +224,18 @@ fn under_skip_the_others_decide() {
 fn untouched(config: &Config, kind: &str) -> Vec<&'static str> {
     match (config.name, kind) {
         (thinwire::Name::EFFICIENT_ADAM, _) => vec!["m", "v", "up_residue", "variance_updates", "variance_forgotten"],
+        (thinwire::Name::LOCAL_ADAM, "coarse") => {
+            vec!["m", "v", "up_residue", "variance_updates", "variance_forgotten"]
+        }
+        (thinwire::Name::LION, _) => vec!["m"],
+        (thinwire::Name::BIRDER, _) => vec!["m", "b"],
         (_, "exact") => vec!["up_residue", "down_residue"],
         (_, "skipped") => vec!["params", "m", "v", "u", "up_residue", "down_residue"],
         _ => vec!["v", "up_residue"],
     }
 }
 
-/// Of the coarse steps of 0/1 Adam those that follow a sync: else there are earlier steps to tell of.
+/// Of the coarse steps of 0/1 Adam and local Adam those that follow a sync: else there are earlier steps to tell of.
 #[test]
 fn under_skip_the_memory_of_the_worker_is_untouched() {
     for Place { context, config, workers, rank, step, kind } in

@@ -29,7 +29,7 @@ fn ends(config: &Config, change: impl Fn(&mut [f32]) + Sync) -> Vec<Replica> {
             replica.step_with(&change)?;
         }
         replica.train(STEPS)?;
-        Ok(replica)
+        replica.settle()
     })
 }
 
@@ -157,7 +157,7 @@ fn a_resumed_run_has_the_same_norms() {
                 replica.step_with(times(TOO_LONG))?;
             }
             replica.train(STEPS)?;
-            Ok(replica)
+            replica.settle()
         });
         for (whole, resumed) in whole.iter_mut().zip(&mut resumed) {
             whole.bits().assert_same(&resumed.bits(), words);

@@ -64,6 +64,7 @@ fn and_so_do_pieces_longer_than_a_tile_on_several_threads() {
         "name = 'one-bit-adam'; warmup = 5",
         "name = 'zero-one-adam'; kappa = 2; sync = 'every'; sync_every = 3",
         "name = 'efficient-adam'",
+        "name = 'local-adam'; sync_every = 2",
     ] {
         let config = config(&format!("{words}; block = 512; clip = 3.0"));
         let threaded = Config { threads: Some(2), ..config.clone() };

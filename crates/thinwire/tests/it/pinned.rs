@@ -13,7 +13,7 @@ const LEN: usize = 5000;
 const STEPS: u64 = 40;
 
 /// Options, and the digest of the parameters after 40 steps of two workers and a sync.
-const PINNED: [(&str, u64); 8] = [
+const PINNED: [(&str, u64); 18] = [
     ("name = 'adam'", 0xf2be8819f61f6d68),
     ("name = 'adam'; exact_codec = 'bf16'; clip = 5.0", 0x73ce649c1950e6e9),
     ("name = 'one-bit-adam'; warmup = 12", 0x9d6c4c2e4c4dc7e0),
@@ -25,6 +25,16 @@ const PINNED: [(&str, u64); 8] = [
     ),
     ("name = 'efficient-adam'", 0xbb10a6eaced5a5bc),
     ("name = 'efficient-adam'; codec = 'sign'; residual = 'bf16'; theta = 'one-minus-over-t'", 0x19d5370a1be7b373),
+    ("name = 'local-adam'; sync_every = 3", 0x5d89cada56b06b04),
+    ("name = 'local-adam'; outer = 'average'; codec = 'uniform4'", 0x101484e7987b9ba3),
+    ("name = 'local-adam'; outer = 'slow-momentum'; sync_every = 5; codec = 'sign'", 0xe5fb21dc0fc40671),
+    ("name = 'local-adam'; outer = 'sign'; sync_every = 4; clip = 5.0", 0xb8cd4c34821c68cd),
+    ("name = 'lion'", 0x453000545d432371),
+    ("name = 'lion'; codec_up = 'sign'; codec_down = 'bf16'; momentum_every = 5; clip = 5.0", 0x83409c081d962916),
+    ("name = 'birder'", 0x1f427edc4e5f7667),
+    ("name = 'birder'; codec_down = 'bf16'; seed = 3; clip = 5.0", 0x23df3b97ed85c036),
+    ("name = 'one-bit-lamb'; warmup = 12", 0x05bf5b15ae9660f6),
+    ("name = 'one-bit-lamb'; warmup = 9; tensors = [300, 1, 4699]; codec = 'uniform4'; clip = 5.0", 0x47396457d8dc0296),
 ];
 
 fn digest(words: &str) -> u64 {
@@ -50,7 +60,10 @@ fn a_short_run_of_each_optimizer_ends_with_the_bits_it_always_had() {
 #[test]
 fn all_built_in_optimizers_are_pinned() {
     let names = PINNED.iter().map(|(words, _)| config(words).name.as_str()).collect::<BTreeSet<_>>();
-    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["adam", "efficient-adam", "one-bit-adam", "zero-one-adam"]);
+    assert_eq!(
+        names.into_iter().collect::<Vec<_>>(),
+        ["adam", "birder", "efficient-adam", "lion", "local-adam", "one-bit-adam", "one-bit-lamb", "zero-one-adam"]
+    );
     assert_eq!(digest(PINNED[0].0), digest(PINNED[0].0));
     assert_ne!(digest(PINNED[2].0), digest("name = 'one-bit-adam'; warmup = 13"), "a step of another kind is seen");
 }

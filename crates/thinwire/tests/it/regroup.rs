@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! residue           mean e + E                          the same before and after
-//! local progress    x' = a·D − mean(u)/P                an exact sync
+//! local progress    x' = a·D − mean(u)/P                an exact sync, of 0/1 Adam
+//!                   x' = a − mean Δ                     of local Adam, whose interval goes on
 //! virtual iterate   x − (mean e + E)/P                  the same before and after, for 0/1 Adam
 //! ```
 //!
@@ -14,9 +15,9 @@ use runs::{LEN, Replica, STEPS, all_cases, config, loss, scratch, start, togethe
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
-use thinwire::Config;
 use thinwire::inside::exchange::hosts::Hosts;
-use thinwire::inside::kernel::update::{LIMIT, NOISE};
+use thinwire::inside::kernel::update::{LARGEST, LIMIT, NOISE};
+use thinwire::{CodecName, Config};
 
 const PAIRS: [(usize, usize); 9] = [(1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (2, 5), (5, 3), (3, 1), (1, 4)];
 
@@ -96,7 +97,12 @@ fn the_residue_is_conserved() {
 /// Or the test above would pass on zeros.
 #[test]
 fn there_is_residue_to_conserve() {
-    for (case, config) in all_cases().filter(|(case, _)| !case.starts_with("name = 'adam'")) {
+    let remembers = |config: &Config| {
+        let config = config.resolved().unwrap();
+        let feedback = config.feedback_up.unwrap_or(0.0).min(config.feedback_down.unwrap_or(0.0));
+        feedback > 0.0 && config.codec_up != Some(CodecName::F32)
+    };
+    for (case, config) in all_cases().filter(|(_, config)| remembers(config)) {
         let (old, _) = regroup(&config, (3, 2), 27);
         assert!(residue(&old).iter().filter(|value| value.abs() > 1e-6).count() > LEN / 2, "{case}");
     }
@@ -130,21 +136,23 @@ fn the_owners_residue_is_cut_anew() {
 fn moments_and_parameters_pass_over() {
     for Regrouped { case, old, new, .. } in &*ALL {
         let synced = old[0].get("steps_since_sync").is_none_or(|steps| steps == &[0.0]);
-        let own_moments = case.contains("efficient");
-        for name in ["params", "m", "v"].into_iter().filter(|name| synced || *name == "v") {
+        let is_local = case.contains("local");
+        let own_moments = ["efficient", "local", "lion", "birder"].iter().any(|name| case.contains(name));
+        let names = ["params", "m", "v", "b"].into_iter().filter(|name| old[0].contains_key(name));
+        for name in names.filter(|name| synced || is_local || *name == "v") {
             assert_close(&mean(old, name), &new[0][name], &format!("{case}, {name}"));
-            if !own_moments {
+            if !own_moments || name == "params" && synced {
                 assert_eq!(old[0][name], new[0][name], "{case}, {name}");
             }
         }
-        assert_eq!(old[0]["variance_updates"], new[0]["variance_updates"], "{case}");
+        assert_eq!(old[0].get("variance_updates"), new[0].get("variance_updates"), "{case}");
     }
 }
 
 /// What a state has of each group, for each coordinate.
 fn by_coordinate(config: &Config, of_groups: &[f64]) -> Vec<f64> {
     if config.groups.is_empty() {
-        return vec![of_groups[0]; LEN];
+        return vec![of_groups.first().copied().unwrap_or(1.0); LEN];
     }
     let of_group = |(group, value): (&thinwire::options::Group, &f64)| vec![*value; group.length];
     config.groups.iter().zip(of_groups).flat_map(of_group).collect()
@@ -164,19 +172,31 @@ fn anchor(state: &State) -> &[f64] {
     &state[if state["steps_since_sync"] == [0.0] { "params" } else { "anchor" }]
 }
 
-/// a·D − (mean(u)/P, limited): where the old workers would be after an exact sync.
+/// a·D − (mean(u)/P, limited): where the old workers would be after an exact sync. A mean that is on its way comes first.
 fn synced(config: &Config, states: &[State]) -> Vec<f64> {
-    let (u, p) = (mean(states, "u"), denominators(config, &states[0]));
+    let (mut u, p) = (mean(states, "u"), denominators(config, &states[0]));
     let since = |name: &str| by_coordinate(config, &states[0][name]);
     let (gamma, d) = (since("rates_since_sync"), since("decays_since_sync"));
     let v = &states[0]["v"];
-    let moved = |k: usize| {
-        let (update, most) = (u[k] / p[k], f64::from(LIMIT) * gamma[k]);
-        let seen = v[k] > 0.0 && update != 0.0;
-        let trust = if seen { (f64::from(NOISE) * gamma[k] / update.abs()).min(1.0) } else { 1.0 };
-        trust * update.clamp(-most, most)
+    let limited = |update: f64, gamma: f64, v: f64, most: f64| {
+        let seen = v > 0.0 && update != 0.0;
+        let trust = if seen { (f64::from(NOISE) * gamma / update.abs()).min(1.0) } else { 1.0 };
+        trust * update.clamp(-most * gamma, most * gamma)
     };
-    (0..LEN).map(|k| anchor(&states[0])[k] * d[k] - moved(k)).collect()
+    let mut a = anchor(&states[0]).to_vec();
+    if states[0].get("mean_due").is_some_and(|due| due != &[0.0]) {
+        let (arrived, sent) = (&states[0]["mean_arrived"], mean(states, "u_sent"));
+        let (gamma, d, carried) = (since("rates_of_mean"), since("decays_of_mean"), since("carried_of_mean"));
+        for k in (0..LEN).filter(|k| gamma[*k] > 0.0) {
+            let momentum = |u: f64| match v[k] > 0.0 {
+                true => p[k] * limited(u / gamma[k] / p[k], 1.0, v[k], f64::from(LARGEST)),
+                false => u / gamma[k],
+            };
+            u[k] += carried[k] * (momentum(arrived[k]) - momentum(sent[k]));
+            a[k] = a[k] * d[k] - limited(arrived[k] / p[k], gamma[k], v[k], f64::from(LIMIT));
+        }
+    }
+    (0..LEN).map(|k| a[k] * d[k] - limited(u[k] / p[k], gamma[k], v[k], f64::from(LIMIT))).collect()
 }
 
 fn virtual_iterate(config: &Config, states: &[State]) -> Vec<f64> {
@@ -197,6 +217,27 @@ fn local_progress_is_folded_in() {
     }
     let between_syncs = local().filter(|regrouped| regrouped.old[0]["steps_since_sync"] != [0.0]).count();
     assert!(between_syncs > 100, "only {between_syncs} are between two syncs");
+}
+
+/// The workers of local Adam go on in the middle of an interval, at the mean of where they were: the anchor and all that is common stay to
+/// the bit, and so does a group that rests.
+#[test]
+fn an_interval_of_local_adam_goes_on() {
+    let mut between_syncs = 0;
+    for Regrouped { case, config, old, new } in ALL.iter().filter(|regrouped| regrouped.case.contains("local")) {
+        between_syncs += usize::from(old[0]["steps_since_sync"] != [0.0]);
+        for state in new {
+            for name in ["anchor", "outer_momentum", "last_rates", "steps_since_sync"] {
+                assert_eq!(old[0].get(name), state.get(name), "{case}, {name}");
+            }
+            assert_eq!(state["steps_taken_since_sync"], state["steps_since_sync"], "{case}");
+            let moves = by_coordinate(config, &config.groups.iter().map(|group| group.lr_scale).collect::<Vec<_>>());
+            for k in (0..LEN).filter(|k| moves[*k] == 0.0) {
+                assert_eq!(old[0]["params"][k], state["params"][k], "{case}, {k}");
+            }
+        }
+    }
+    assert!(between_syncs > 200, "only {between_syncs} are between two syncs");
 }
 
 #[test]
@@ -250,6 +291,7 @@ fn convergence_goes_on() {
         "name = 'one-bit-adam'; warmup = 60",
         "name = 'zero-one-adam'; kappa = 8",
         "name = 'efficient-adam'; topology = 'central'",
+        "name = 'local-adam'; outer = 'average'; sync_every = 7",
     ] {
         let schedule = format!("learning_rate = {{peak = 0.03, warmup = 20, decay = 'linear', steps = {}}}", 2 * HALF);
         let config = config(&format!("{words}; weight_decay = 0.0; {schedule}"));

@@ -15,11 +15,15 @@ const REPLICAS: usize = 2;
 /// In halves, and with one shard that has nothing.
 const CUTS: [usize; 2] = [20, LEN];
 
-const CASES: [&str; 4] = [
+const CASES: [&str; 8] = [
     "name = 'adam'",
     "name = 'one-bit-adam'; warmup = 9; codec = 'f32'",
     "name = 'zero-one-adam'; kappa = 2; sync_every = 3; codec = 'f32'; exact_codec = 'f32'",
     "name = 'efficient-adam'; codec = 'f32'",
+    "name = 'local-adam'; sync_every = 3",
+    "name = 'local-adam'; sync_every = 4; delay = 2; mix = 0.5",
+    "name = 'local-adam'; preset = 'co2'; sync_every = 4",
+    "name = 'zero-one-adam'; kappa = 2; freeze = 7; sync_every = 3; delay = 2; codec = 'f32'; exact_codec = 'f32'",
 ];
 
 /// What replica `worker` finds at parameter k: it depends on nothing else than that parameter.

@@ -10,11 +10,12 @@ use proptest::num::f32::{ANY, NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use thinwire::CodecName;
-use thinwire::inside::codec::MAX_BLOCK;
+use thinwire::inside::codec::{self, MAX_BLOCK, ResidualSlice};
 use thinwire::inside::kernel::bf16::Half;
-use thinwire::inside::kernel::residual_value::ResidualValue;
-use thinwire::inside::kernel::update::{Scalars, Since};
-use thinwire::inside::kernel::{Level, bf16, bits, blocks, reduce, streaming, update, use_level};
+use thinwire::inside::kernel::blocks::{Scale, Unit};
+use thinwire::inside::kernel::residual_value::{Forgotten, ResidualValue};
+use thinwire::inside::kernel::update::{OuterStep, Scalars, Sent, Since};
+use thinwire::inside::kernel::{Level, bf16, bits, blocks, chance, lamb, reduce, streaming, update, use_level};
 use thinwire::inside::machine::Floats;
 
 const LENGTHS: [usize; 17] = [0, 1, 7, 8, 9, 15, 16, 17, 31, 64, 100, 511, 512, 513, 4095, MAX_BLOCK, 5000];
@@ -64,7 +65,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("blocks::unpack", |c| {
         let unpacked = |block: usize| {
             let mut out = c.x.clone();
-            blocks::unpack(block, &in_blocks(block, &c, 0), &mut out).expect("scales");
+            blocks::unpack::<Scale>(block, &in_blocks(block, &c, 0), &mut out).expect("scales");
             words([out])
         };
         BLOCKS.into_iter().flat_map(unpacked).collect()
@@ -73,7 +74,7 @@ const KERNELS: &[(&str, Kernel)] = &[
         let mut out = Floats::zeroed(c.x.len() + 1);
         let unpack = |block: usize, out: &mut [f32]| {
             let message = in_blocks(block, &c, 0);
-            streaming(|stream| blocks::unpack_streaming(block, &message, out, stream)).expect("scales");
+            streaming(|stream| blocks::unpack_streaming::<Scale>(block, &message, out, stream)).expect("scales");
             out.to_vec()
         };
         // Where a line begins, and where none does.
@@ -87,7 +88,41 @@ const KERNELS: &[(&str, Kernel)] = &[
             let messages = [0, 1, 2, 3].map(|i| in_blocks(block, &c, i));
             let some = messages.each_ref().map(|message| &message[..]);
             let mut sum = c.x.clone();
-            blocks::add_up(block, &some[..count], fresh, divisor, &mut sum).expect("scales");
+            blocks::add_up::<Scale>(block, &some[..count], fresh, divisor, &mut sum).expect("scales");
+            words([sum])
+        };
+        let cases = BLOCKS.into_iter().flat_map(|block| (0..=4).map(move |count| (block, count)));
+        cases.flat_map(|(block, count)| [(block, count, true, 4.0), (block, count, false, 3.0)]).flat_map(sum).collect()
+    }),
+    ("blocks of votes, pack", |c| {
+        BLOCKS.into_iter().flat_map(|block| packed_votes(block, &c.g, c.m.clone(), |m| words([m]))).collect()
+    }),
+    ("blocks of votes, pack, nothing kept", |c| {
+        let nothing = |block| packed_votes(block, &c.g, vec![Forgotten; c.g.len()], |_| Vec::new());
+        BLOCKS.into_iter().flat_map(nothing).collect()
+    }),
+    ("blocks of votes, unpack, votes::unpack_streaming", |c| {
+        let mut out = Floats::zeroed(c.x.len() + 1);
+        let mut unpack = |block: usize| {
+            let message = votes_of(block, &c, 0);
+            // Where a line begins, and where none does.
+            streaming(|stream| blocks::unpack_streaming::<Unit>(block, &message, &mut out[..c.x.len()], stream))
+                .expect("votes");
+            let aligned = out[..c.x.len()].to_vec();
+            streaming(|stream| blocks::unpack_streaming::<Unit>(block, &message, &mut out[1..], stream))
+                .expect("votes");
+            let mut plain = c.x.clone();
+            blocks::unpack::<Unit>(block, &message, &mut plain).expect("votes");
+            words([aligned, out[1..].to_vec(), plain])
+        };
+        BLOCKS.into_iter().flat_map(&mut unpack).collect()
+    }),
+    ("blocks of votes, add_up", |c| {
+        let sum = |(block, count, fresh, divisor)| {
+            let messages = [0, 1, 2, 3].map(|i| votes_of(block, &c, i));
+            let some = messages.each_ref().map(|message| &message[..]);
+            let mut sum = c.x.clone();
+            blocks::add_up::<Unit>(block, &some[..count], fresh, divisor, &mut sum).expect("votes");
             words([sum])
         };
         let cases = BLOCKS.into_iter().flat_map(|block| (0..=4).map(move |count| (block, count)));
@@ -152,7 +187,99 @@ const KERNELS: &[(&str, Kernel)] = &[
         update::subtract(&c.k, &c.g, &mut c.x);
         words([c.x])
     }),
+    ("update::own_progress", |mut c| {
+        let (mut m, mut v, mut x) = (c.m.clone(), c.v.clone(), c.x.clone());
+        update::own_progress(&c.k, &c.g, &c.a, &c.x, &mut c.m, &mut c.v, &mut c.u);
+        // A step, and then how far it is from the anchor.
+        update::adam(&c.k, &c.g, &mut m, &mut v, &mut x);
+        let mut z = x.clone();
+        update::difference(&c.a, &x, &mut z);
+        let got = words([c.m, c.v, c.u]);
+        assert!(got == words([m, v, z]));
+        got
+    }),
+    ("update::depart", |mut c| {
+        update::depart(&c.k, &c.v, &c.a, &mut c.m, &mut c.u, &mut c.x, &mut c.g);
+        words([c.m, c.u, c.x, c.g])
+    }),
+    ("update::abstain", |mut c| {
+        update::abstain(&c.k, &c.m, &mut c.g);
+        words([c.g])
+    }),
+    ("update::correct", |mut c| {
+        let sent = c.x.iter().map(|x| 0.5 * x).collect::<Vec<_>>();
+        update::correct(&c.k, &c.g, &c.v, &sent, &mut c.m, &mut c.u, &mut c.a, &mut c.x);
+        words([c.m, c.u, c.a, c.x])
+    }),
+    ("update::correct, at once", |mut c| {
+        let (k, sent) = (Scalars { sent: Sent { fade: 1.0, ..c.k.sent }, ..c.k }, c.x.clone());
+        update::correct(&k, &c.g, &c.v, &sent, &mut c.m, &mut c.u, &mut c.a, &mut c.x);
+        words([c.m, c.u, c.a, c.x])
+    }),
+    ("update::mix", |mut c| {
+        update::mix(&mixing(&c.k), &c.a, &mut c.x);
+        words([c.x])
+    }),
+    ("update::outer_average", |mut c| {
+        update::outer_average(&c.k, &c.g, &mut c.a, &mut c.x);
+        words([c.a, c.x])
+    }),
+    ("update::outer_slow_momentum", |mut c| {
+        update::outer_slow_momentum(&c.k, &c.g, &mut c.a, &mut c.m, &mut c.x);
+        words([c.a, c.m, c.x])
+    }),
+    ("update::outer_slow_momentum, mixed and limited", |mut c| {
+        update::outer_slow_momentum(&mixing(&c.k), &c.g, &mut c.a, &mut c.m, &mut c.x);
+        words([c.a, c.m, c.x])
+    }),
+    ("update::outer_nesterov", |mut c| {
+        update::outer_nesterov(&c.k, &c.g, &mut c.a, &mut c.m, &mut c.x);
+        words([c.a, c.m, c.x])
+    }),
+    ("update::outer_sign", |mut c| {
+        update::outer_sign(&c.k, &c.g, &mut c.a, &mut c.m, &mut c.x);
+        words([c.a, c.m, c.x])
+    }),
+    ("update::lion", |mut c| {
+        update::lion(&c.k, &c.g, &mut c.m, &mut c.x);
+        words([c.m, c.x])
+    }),
+    ("update::ratio", |mut c| {
+        update::ratio(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.x);
+        words([c.m, c.v, c.x])
+    }),
+    ("update::stride", |mut c| {
+        update::stride(&c.k, &c.g, &mut c.x);
+        words([c.x])
+    }),
+    ("update::stride_by_sign", |mut c| {
+        update::stride_by_sign(&c.k, &c.g, &mut c.x);
+        words([c.x])
+    }),
+    ("lamb::moments", |mut c| {
+        lamb::moments(&c.k, &c.g, &mut c.m, &mut c.v, &mut c.u);
+        words([c.m, c.v, c.u])
+    }),
+    ("lamb::momentum", |mut c| {
+        lamb::momentum(&c.k, &c.g, &mut c.m, &mut c.v);
+        words([c.m, c.v])
+    }),
+    ("lamb::squares_of_params, lamb::squares_of_ratio, lamb::largest_growth", |c| {
+        let sums = [lamb::squares_of_params(&c.k, &c.m, &c.v, &c.x), lamb::squares_of_ratio(&c.k, &c.m, &c.v, &c.x)];
+        let fresh = c.u.iter().map(|u| u.abs()).collect::<Vec<_>>();
+        let growth = lamb::largest_growth(&c.k, &c.v, &fresh);
+        [sums.into_iter().flatten().flat_map(double).collect(), words([vec![growth]])].concat()
+    }),
+    ("lamb::stride", |mut c| {
+        let jumps = lamb::stride(&c.k, &c.m, &c.v, &mut c.x);
+        [words([c.x]), vec![jumps.into()]].concat()
+    }),
+    ("chance::fill", |mut c| {
+        chance::fill(chance::stream(c.bytes.len() as u64, 1, 2), u64::from(u32::MAX), &mut c.x);
+        words([c.x])
+    }),
     ("codec", |c| codecs().flat_map(|name| recoded(name, &c)).collect()),
+    ("codec, many blocks", |c| codecs().flat_map(|name| recoded_blocks(name, &c)).collect()),
 ];
 
 fn halves(x: &[f32]) -> Vec<Half> {
@@ -166,19 +293,33 @@ const BLOCKS: [usize; 7] = [1, 7, 12, 37, 301, 512, MAX_BLOCK];
 
 /// Whether all of g + e was finite, the bytes of its blocks, and what is left.
 fn packed_blocks<E: ResidualValue>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
-    let mut message = vec![0xa5; blocks::total_len(block, g.len())];
-    let finite = blocks::pack(block, g, &mut e, &mut message).is_some();
+    let mut message = vec![0xa5; blocks::total_len::<Scale>(block, g.len())];
+    let finite = blocks::pack::<Scale, _>(block, g, &mut e, &mut message).is_some();
     // Of a block that is refused, and those behind it, nothing is written: that is held here too.
     [vec![finite.into()], octets(&message), bits(e)].concat()
+}
+
+/// The same of votes.
+fn packed_votes<E: ResidualValue>(block: usize, g: &[f32], mut e: Vec<E>, bits: impl Fn(Vec<E>) -> Bits) -> Bits {
+    let mut message = vec![0xa5; blocks::total_len::<Unit>(block, g.len())];
+    let finite = blocks::pack::<Unit, _>(block, g, &mut e, &mut message).is_some();
+    [vec![finite.into()], octets(&message), bits(e)].concat()
+}
+
+/// The votes of worker `i`.
+fn votes_of(block: usize, c: &Case, i: usize) -> Vec<u8> {
+    (0..blocks::total_len::<Unit>(block, c.x.len()))
+        .map(|at| c.bytes[at % c.bytes.len()].rotate_left(i as u32))
+        .collect()
 }
 
 /// Blocks of signs out of the case's bytes, with scales of all kinds, zeros among them: the message of worker `i`.
 fn in_blocks(block: usize, c: &Case, i: usize) -> Vec<u8> {
     let scales = [c.k.rate, 0.0, f32::MIN_POSITIVE, 0.3];
-    let mut message = (0..blocks::total_len(block, c.x.len()))
+    let mut message = (0..blocks::total_len::<Scale>(block, c.x.len()))
         .map(|at| c.bytes[at % c.bytes.len()].rotate_left(i as u32))
         .collect::<Vec<_>>();
-    for (n, block) in message.chunks_mut(blocks::encoded_len(block)).enumerate() {
+    for (n, block) in message.chunks_mut(blocks::encoded_len::<Scale>(block)).enumerate() {
         block[..4].copy_from_slice(&scales[(n + i) % 4].to_le_bytes());
     }
     message
@@ -219,6 +360,29 @@ fn recoded(name: CodecName, c: &Case) -> Bits {
     c.g.chunks(MAX_BLOCK).zip(c.m.chunks(MAX_BLOCK)).flat_map(block).collect()
 }
 
+/// The same of many blocks at once, with each kind of residual, and added to others.
+fn recoded_blocks(name: CodecName, c: &Case) -> Bits {
+    let codec = &*name.codec();
+    let blocks = |block: usize| {
+        let (mut wide, mut halves, count) = (c.m.clone(), halves(&c.m), c.g.len());
+        let residuals = [ResidualSlice::Wide(&mut wide), ResidualSlice::Half(&mut halves), ResidualSlice::Nothing];
+        let mut all = Bits::new();
+        for residual in residuals {
+            let mut bytes = vec![0xa5; codec::encoded_len(codec, block, count)];
+            if codec.encode_blocks(block, &c.g, residual, &mut bytes).is_err() {
+                return vec![u64::MAX];
+            }
+            let (mut sum, mut out, mut past) = (c.x.clone(), c.x.clone(), c.x.clone());
+            codec.decode_blocks(block, &bytes, &mut out).expect("what the codec wrote");
+            streaming(|stream| codec.decode_streaming(block, &bytes, &mut past, stream)).expect("the same");
+            codec.add_up(block, &[&bytes, &bytes], false, 3.0, &mut sum).expect("the same");
+            all.extend([octets(&bytes), words([sum, out, past])].concat());
+        }
+        [all, words([wide]), octets(halves.as_flattened())].concat()
+    };
+    [7, 37, 512].into_iter().flat_map(blocks).collect()
+}
+
 /// The bits of f32 vectors, one after the other.
 fn words<const N: usize>(vectors: [Vec<f32>; N]) -> Bits {
     let word = |x: f32| if x.is_nan() { f32::NAN } else { x }.to_bits().into();
@@ -231,6 +395,11 @@ fn double(x: f64) -> Bits {
 
 fn octets(bytes: &[u8]) -> Bits {
     bytes.iter().map(|byte| u64::from(*byte)).collect()
+}
+
+/// The same scalars with a view of one's own, and a momentum that is limited.
+fn mixing(k: &Scalars) -> Scalars {
+    Scalars { outer: OuterStep { mix: (0.25, 0.75), most: 0.5, ..k.outer }, ..*k }
 }
 
 /// Values as they come in training, zeros and the smallest among them.
@@ -249,11 +418,21 @@ fn case(length: usize, value: impl Strategy<Value = f32> + 'static) -> impl Stra
         |((g, m, v, u, a, x), limit, since, rate, bytes)| {
             let (beta1, beta2) = ((0.9, 0.1), (0.999, 0.001));
             let (decay, correction, eps, shrink) = (0.999, 1.5, 1e-8, 0.75);
+            let outer = OuterStep {
+                unit: rate,
+                rate: 0.7 * rate,
+                momentum: 0.9,
+                beta1: (0.95, 0.05),
+                beta2: (0.98, 0.02),
+                decay: 0.99,
+                ..OuterStep::NOTHING
+            };
             let k = Scalars {
                 beta1,
                 beta2,
                 rate,
                 decay,
+                weight_decay: 0.3,
                 correction,
                 eps,
                 shrink,
@@ -261,6 +440,8 @@ fn case(length: usize, value: impl Strategy<Value = f32> + 'static) -> impl Stra
                 jump: 10.0 * rate,
                 moves: true,
                 since,
+                sent: Sent { since: Since { rates: 0.5 * rate, decays: 0.9 }, fade: 0.9, carried: 0.3 * rate },
+                outer,
             };
             let v = v.iter().map(|v| v.abs()).collect(); // of squares
             Case { k, g, m, v, u, a, x, bytes }

@@ -16,7 +16,7 @@ use thinwire::options::Precision;
 use thinwire::{CodecName, Error, Result};
 
 /// The passes and sources it has.
-pub const PASSES: [&str; 16] = [
+pub const PASSES: [&str; 23] = [
     "gradient",
     "adam",
     "adam_after_coarse",
@@ -33,6 +33,13 @@ pub const PASSES: [&str; 16] = [
     "fold_in",
     "own_update",
     "subtract",
+    "own_progress",
+    "difference",
+    "return",
+    "outer_average",
+    "outer_slow_momentum",
+    "outer_nesterov",
+    "outer_sign",
 ];
 
 /// What is on the device.
@@ -160,6 +167,13 @@ impl Memory {
                 "progress" => out.copy_from_slice(&self.vectors["u"][part]),
                 "first_progress" if k.rate > 0.0 => update::first_progress(&k, &g, &self.vectors["m"][part], out),
                 "first_progress" => out.fill(0.0),
+                "own_progress" => {
+                    let [a, x] = ["anchor", "params"].map(|name| self.vectors[name][part.clone()].to_vec());
+                    self.with(["m", "v"], part, |[m, v]| update::own_progress(&k, &g, &a, &x, m, v, out));
+                }
+                "difference" => {
+                    update::difference(&self.vectors["anchor"][part.clone()], &self.vectors["params"][part], out);
+                }
                 "own_update" => self.with(["m", "v"], part, |[m, v]| update::own_update(&k, &g, m, v, out)),
                 other => return Err(Memory::failed(format!("`{other}` makes no vector"))),
             }
@@ -215,7 +229,21 @@ impl Memory {
                 let mean = self.vectors["u"][part.clone()].to_vec();
                 self.with(["m", "u", "params"], part, |[m, u, x]| update::rebase(k, &mean, &v, &a, m, u, x));
             }
-            "local" | "rebase" | "first_rebase" => {}
+            "return" if !k.moves => self.with(["params"], part, |[x]| x.copy_from_slice(&a)),
+            "outer_average" if k.moves => {
+                self.with(["anchor", "params"], part, |[a, x]| update::outer_average(k, input, a, x));
+            }
+            "outer_slow_momentum" | "outer_nesterov" | "outer_sign" if k.moves => {
+                let step = match name {
+                    "outer_nesterov" => update::outer_nesterov,
+                    _ if k.outer.unit == 0.0 => return Ok(None),
+                    "outer_sign" => update::outer_sign,
+                    _ => update::outer_slow_momentum,
+                };
+                self.with(["anchor", "outer_momentum", "params"], part, |[a, b, x]| step(k, input, a, b, x));
+            }
+            "local" | "rebase" | "first_rebase" | "return" => {}
+            "outer_average" | "outer_slow_momentum" | "outer_nesterov" | "outer_sign" => {}
             other => return Err(Memory::failed(format!("`{other}` takes no mean"))),
         }
         Ok(None)

@@ -3,7 +3,7 @@
 use thinwire::Round;
 use thinwire::inside::exchange::Exchange;
 use thinwire::inside::exchange::header::Operation;
-use thinwire::inside::kernel::update::{Scalars, Since};
+use thinwire::inside::kernel::update::{OuterStep, Scalars, Sent, Since};
 use thinwire::inside::machine::Floats;
 use thinwire::inside::machine::{Groups, Pass, Read, Source, Step, Vector, Write};
 use thinwire::inside::state::Slot;
@@ -39,7 +39,7 @@ pub fn mean_of_those_who(
 }
 
 /// The vector as an optimizer makes one: tile by tile, out of the gradient.
-struct Made;
+pub struct Made;
 
 impl Source for Made {
     const NAME: &'static str = "test_made";
@@ -50,7 +50,7 @@ impl Source for Made {
 }
 
 /// The mean as an optimizer takes one: tile by tile, out of the decoded bytes.
-struct Kept;
+pub struct Kept;
 
 impl Pass for Kept {
     const NAME: &'static str = "test_kept";
@@ -63,11 +63,12 @@ impl Pass for Kept {
 }
 
 /// Which these two do not look at.
-const SCALARS: Scalars = Scalars {
+pub const SCALARS: Scalars = Scalars {
     beta1: (0.0, 1.0),
     beta2: (0.0, 1.0),
     rate: 0.0,
     decay: 1.0,
+    weight_decay: 0.0,
     correction: 1.0,
     eps: 1.0,
     shrink: 1.0,
@@ -75,6 +76,8 @@ const SCALARS: Scalars = Scalars {
     jump: f32::MAX,
     moves: true,
     since: Since::NOTHING,
+    sent: Sent::NOTHING,
+    outer: OuterStep::NOTHING,
 };
 
 /// What a worker has after a round.

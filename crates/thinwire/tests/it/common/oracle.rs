@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! exact mean    C(mean_i C(g_i)),           C a cast, nothing remembered
-//! coarse mean   worker  z = x_i + e_i;      q_i = C_up(z);   e_i ← z − q_i
-//!               owner   z = mean_i q_i + E; p = C_down(z);   E ← z − p;   everyone gets p
+//! coarse mean   worker  z = x_i + e_i;      q_i = C_up(z);   e_i ← (1−κ)·e_i + κ·(z − q_i)
+//!               owner   z = mean_i q_i + E; p = C_down(z);   E ← (1−κ)·E + κ·(z − p);   everyone gets p
 //! exact step    x ← x·(1 − γλ) − γ̂·m/P,    P = √(v/(1 − β2^j)) + ε
 //! ```
 //!
@@ -42,6 +42,8 @@ pub enum Quantizer {
     Power2(u32),
     /// The largest magnitudes, this fraction of the block, at least one.
     TopK(f64),
+    /// ±1.
+    Vote,
 }
 
 impl Quantizer {
@@ -52,6 +54,7 @@ impl Quantizer {
             Quantizer::F32 => block.to_vec(),
             Quantizer::Bf16 => each(&|x| cast(x, 7, -126, (2.0 - 2f64.powi(-7)) * 2f64.powi(127))),
             Quantizer::F16 => each(&|x| cast(x, 10, -14, 65504.0)),
+            Quantizer::Vote => each(&|x| if x >= 0.0 { 1.0 } else { -1.0 }),
             _ if max == 0.0 => vec![0.0; block.len()],
             Quantizer::Sign => {
                 let s = mean(block.iter().map(|x| x.abs()));
@@ -77,7 +80,7 @@ impl Quantizer {
         match *self {
             _ if max == 0.0 => f64::INFINITY,
             Quantizer::F32 | Quantizer::Bf16 | Quantizer::F16 => f64::INFINITY,
-            Quantizer::Sign => {
+            Quantizer::Sign | Quantizer::Vote => {
                 let s = mean(block.iter().map(|x| x.abs()));
                 nearest(&|x| if x == 0.0 { f64::INFINITY } else { x.abs() / s })
             }
@@ -165,6 +168,10 @@ pub struct CoarseMean {
     pub down: Quantizer,
     pub up_blocks: Vec<Range<usize>>,
     pub down_blocks: Vec<Range<usize>>,
+    /// κ, up and down.
+    pub feedback: (f64, f64),
+    /// What a residual is rounded by.
+    pub kept_as: Quantizer,
     /// e: the residual of each worker.
     pub e: Vec<Vec<f64>>,
     /// E: the residuals of all owners, in one vector.
@@ -189,6 +196,8 @@ impl CoarseMean {
             down,
             up_blocks: blocks(d, block),
             down_blocks: blocks(d, block),
+            feedback: (1.0, 1.0),
+            kept_as: Quantizer::F32,
             e: vec![vec![0.0; d]; workers],
             owner_e: vec![0.0; d],
             seen: Seen { closest_call: f64::INFINITY, largest: 0.0 },
@@ -196,12 +205,13 @@ impl CoarseMean {
     }
 
     pub fn mean(&mut self, x: &[Vec<f64>]) -> Vec<f64> {
+        let ((up, down), kept_as) = (self.feedback, self.kept_as);
         let mut q = Vec::new();
         for i in 0..x.len() {
-            q.push(feed_back(self.up, &self.up_blocks, &x[i], &mut self.e[i], &mut self.seen));
+            q.push(feed_back(self.up, &self.up_blocks, (up, kept_as), &x[i], &mut self.e[i], &mut self.seen));
         }
         let q = mean_rows(&q);
-        feed_back(self.down, &self.down_blocks, &q, &mut self.owner_e, &mut self.seen)
+        feed_back(self.down, &self.down_blocks, (down, kept_as), &q, &mut self.owner_e, &mut self.seen)
     }
 
     /// mean_i e_i + E: what the means so far still owe.
@@ -210,8 +220,15 @@ impl CoarseMean {
     }
 }
 
-/// z = x + e;  q = C(z);  e ← z − q.
-fn feed_back(c: Quantizer, blocks: &[Range<usize>], x: &[f64], e: &mut Vec<f64>, seen: &mut Seen) -> Vec<f64> {
+/// z = x + e;  q = C(z);  e ← (1−κ)·e + κ·(z − q), rounded.
+fn feed_back(
+    c: Quantizer,
+    blocks: &[Range<usize>],
+    (kappa, kept_as): (f64, Quantizer),
+    x: &[f64],
+    e: &mut Vec<f64>,
+    seen: &mut Seen,
+) -> Vec<f64> {
     let z = zip(x, e, |x, e| x + e);
     let mut q = Vec::new();
     for block in blocks {
@@ -220,7 +237,9 @@ fn feed_back(c: Quantizer, blocks: &[Range<usize>], x: &[f64], e: &mut Vec<f64>,
         seen.closest_call = seen.closest_call.min(c.margin(z));
         seen.largest = seen.largest.max(largest(z));
     }
-    *e = zip(&z, &q, |z, q| z - q);
+    let lost = zip(&z, &q, |z, q| z - q);
+    let kept = zip(e, &lost, |e, lost| (1.0 - kappa) * e + kappa * lost);
+    *e = blocks.iter().flat_map(|block| kept_as.apply(&kept[block.clone()])).collect();
     q
 }
 
@@ -238,6 +257,8 @@ pub type Steps = Box<dyn Fn(u64) -> bool>;
 
 pub enum Algorithm {
     Adam,
+    /// On a coarse mean of the gradient.
+    CodedAdam,
     /// Exact for t < `warmup`.
     OneBitAdam {
         warmup: u64,
@@ -246,6 +267,8 @@ pub enum Algorithm {
     ZeroOneAdam {
         variance: Steps,
         sync: Steps,
+        /// Every sync updates v, by the square of m.
+        squares_momenta: bool,
     },
     EfficientAdam {
         theta: Theta,
@@ -255,7 +278,11 @@ pub enum Algorithm {
 impl Algorithm {
     pub fn zero_one(variance: impl Fn(u64) -> bool + 'static, sync: impl Fn(u64) -> bool + 'static) -> Self {
         let (variance, sync) = (Box::new(variance), Box::new(sync));
-        Algorithm::ZeroOneAdam { variance, sync }
+        Algorithm::ZeroOneAdam { variance, sync, squares_momenta: false }
+    }
+
+    pub fn zero_one_of_momenta(sync: impl Fn(u64) -> bool + 'static) -> Self {
+        Algorithm::ZeroOneAdam { variance: Box::new(|_| false), sync: Box::new(sync), squares_momenta: true }
     }
 }
 
@@ -266,6 +293,8 @@ pub struct Setup {
     pub block: usize,
     pub up: Quantizer,
     pub down: Quantizer,
+    /// κ, up and down.
+    pub feedback: (f64, f64),
     /// The cast of the exact mean, both ways.
     pub exact: Quantizer,
     pub betas: (f64, f64),
@@ -288,6 +317,7 @@ impl Setup {
             block: d.max(1),
             up: Quantizer::F32,
             down: Quantizer::F32,
+            feedback: (1.0, 1.0),
             exact: Quantizer::F32,
             betas: (0.9, 0.999),
             eps: 1e-8,
@@ -331,6 +361,15 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn new(setup: Setup, x0: &[f64]) -> Self {
+        let coarse = CoarseMean {
+            feedback: setup.feedback,
+            ..CoarseMean::new(setup.workers, x0.len(), setup.block, setup.up, setup.down)
+        };
+        Oracle::with_coarse(setup, x0, coarse)
+    }
+
+    /// The same with coarse means of another kind.
+    pub fn with_coarse(setup: Setup, x0: &[f64], coarse: CoarseMean) -> Self {
         let d = x0.len();
         assert_eq!((setup.rate.len(), setup.weight_decay.len()), (d, d));
         let zeros = vec![0.0; d];
@@ -338,7 +377,7 @@ impl Oracle {
         let x = x0.to_vec();
         Oracle {
             workers: vec![Worker { x, m, v, u }; setup.workers],
-            coarse: CoarseMean::new(setup.workers, d, setup.block, setup.up, setup.down),
+            coarse,
             t: 0,
             v_memory: 1.0,
             exact_momentum: true,
@@ -357,11 +396,15 @@ impl Oracle {
         self.gamma = self.setup.rate.iter().map(|rate| lr * rate).collect();
         let t = self.t;
         match &self.setup.algorithm {
-            Algorithm::Adam => self.exact_step(grads),
-            Algorithm::OneBitAdam { warmup } if t < *warmup => self.exact_step(grads),
+            Algorithm::Adam => self.adam_step(self.exact_mean(grads)),
+            Algorithm::CodedAdam => {
+                let g = self.coarse.mean(grads);
+                self.adam_step(g);
+            }
+            Algorithm::OneBitAdam { warmup } if t < *warmup => self.adam_step(self.exact_mean(grads)),
             Algorithm::OneBitAdam { .. } => self.coarse_momentum_step(grads),
-            Algorithm::ZeroOneAdam { variance, .. } if variance(t) => self.exact_step(grads),
-            Algorithm::ZeroOneAdam { variance, sync } => {
+            Algorithm::ZeroOneAdam { variance, .. } if variance(t) => self.adam_step(self.exact_mean(grads)),
+            Algorithm::ZeroOneAdam { variance, sync, .. } => {
                 let syncs = sync(t) || variance(t + 1);
                 self.local_step(grads);
                 if syncs {
@@ -373,10 +416,9 @@ impl Oracle {
         self.t += 1;
     }
 
-    /// Adam on the exact mean of the gradients.
-    fn exact_step(&mut self, grads: &[Vec<f64>]) {
+    /// Adam on a mean of the gradients.
+    fn adam_step(&mut self, g: Vec<f64>) {
         let (beta1, beta2) = self.setup.betas;
-        let g = self.exact_mean(grads);
         self.v_memory *= beta2; // j ← j + 1
         for (i, k) in self.places() {
             let w = &mut self.workers[i];
@@ -451,10 +493,27 @@ impl Oracle {
             w.x[k] = self.anchor[k] * self.decay[k] - moved; // x ← a·D − ū/P
             w.u[k] = 0.0;
         }
+        if matches!(self.setup.algorithm, Algorithm::ZeroOneAdam { squares_momenta: true, .. }) {
+            self.square_momenta();
+        }
         self.anchor = self.workers[0].x.clone();
         self.gamma_sum.fill(0.0);
         self.decay.fill(1.0);
         self.pending = false;
+    }
+
+    /// v ← β2·v + (1−β2)·m², where a learning rate led to m.
+    fn square_momenta(&mut self) {
+        let (_, beta2) = self.setup.betas;
+        for (i, k) in self.places() {
+            if self.setup.rate[k] > 0.0 && self.gamma_sum[k] > 0.0 {
+                let w = &mut self.workers[i];
+                w.v[k] = beta2 * w.v[k] + (1.0 - beta2) * w.m[k] * w.m[k];
+            }
+        }
+        if self.gamma_sum.iter().any(|gamma| *gamma > 0.0) {
+            self.v_memory *= beta2;
+        }
     }
 
     /// Efficient-Adam: each worker has its own moments, and the update is a coarse mean.
@@ -547,7 +606,8 @@ impl Oracle {
 
     /// What a moment is short by, its start at zero still weighing `memory`.
     fn correction(&self, memory: f64) -> f64 {
-        if self.setup.bias_correction { 1.0 - memory } else { 1.0 }
+        // Before a first update there is nothing to correct.
+        if self.setup.bias_correction && memory < 1.0 { 1.0 - memory } else { 1.0 }
     }
 
     pub fn params(&self, worker: usize) -> &[f64] {

@@ -37,6 +37,11 @@ pub fn config(words: &str) -> Config {
     Config { block: config.block.or(Some(8)), ..config }
 }
 
+/// Whether workers vote. Votes are counted flat wherever the workers are, and `hierarchy = 'hosts'` is refused.
+pub fn votes(words: &str) -> bool {
+    config(words).resolved().unwrap().codec_up == Some(thinwire::CodecName::Vote)
+}
+
 /// The same with one word changed.
 pub fn changed(config: &Config, key: &str, value: Value) -> Config {
     let mut words = serde_json::to_value(config).unwrap();
@@ -125,6 +130,9 @@ impl Replica {
         gradient(&self.x, self.worker.rank(), step, &mut self.gradient);
         change(&mut self.gradient);
         let lr = self.worker.config().learning_rate.as_ref().map_or(0.05, |schedule| schedule.at(step));
+        if self.worker.config().weighted == Some(true) {
+            self.worker.set_weight(1 + (3 * step as u32 + self.worker.rank() as u32) % 4)?;
+        }
         self.worker.step(&mut self.x, &self.gradient, lr).map(|_| ())
     }
 
@@ -142,6 +150,12 @@ impl Replica {
 
     pub fn save(&mut self, dir: &Path) -> Result<()> {
         self.worker.save(dir, &self.x)
+    }
+
+    /// Lets a late mean arrive, so that the state can be looked at when the others are gone.
+    pub fn settle(mut self) -> Result<Replica> {
+        self.worker.state()?;
+        Ok(self)
     }
 
     /// The parameters and the state, as numbers, by name.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use thinwire::CodecName;
 use thinwire::Collective;
 use thinwire::Round;
+use thinwire::inside::codec::Keeping;
 use thinwire::inside::exchange::layout::{Shape, Topology};
 use thinwire::inside::exchange::{Exchange, RoundLayout, RoundLayouts};
 use thinwire::inside::machine::{Host, Threads};
@@ -21,6 +22,8 @@ pub struct Setting {
     pub up: CodecName,
     pub down: CodecName,
     pub residue: Precision,
+    /// κ up and down.
+    pub feedback: [f32; 2],
     pub bucket: usize,
     pub threads: usize,
 }
@@ -33,6 +36,7 @@ impl Setting {
             up: CodecName::Sign,
             down: CodecName::Sign,
             residue: Precision::F32,
+            feedback: [1.0; 2],
             bucket: ONE_BUCKET,
             threads: 1,
         }
@@ -44,7 +48,9 @@ impl Setting {
 
     pub fn exchange(&self, end: impl Collective + 'static) -> Exchange {
         let coding = |up, down| Some(RoundLayout::new(self.shape, up, down, self.bucket));
-        let coarse = coding(self.up, self.down).map(|coding| coding.keeping(self.residue));
+        let [up, down] = self.feedback;
+        let keeping = Keeping { precision: self.residue, block: self.shape.block, up, down };
+        let coarse = coding(self.up, self.down).map(|coding| coding.keeping(keeping));
         let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse };
         Exchange::new(
             self.shape,

@@ -3,7 +3,7 @@
 use super::engine::{Run, Snapshot, widen};
 use super::oracle::{Algorithm, Oracle, Quantizer, Setup, Theta};
 use std::collections::BTreeSet;
-use thinwire::options::{Freeze, Sync, Theta as ConfiguredTheta, Warmup};
+use thinwire::options::{Freeze, Sync, Theta as ConfiguredTheta, Variance, Warmup};
 use thinwire::{CodecName, Config, Name};
 use thinwire::{EfficientAdam, OneBitAdam, ZeroOneAdam};
 
@@ -16,6 +16,7 @@ pub fn quantizer(codec: CodecName) -> Quantizer {
         CodecName::Bf16 => Quantizer::Bf16,
         CodecName::F16 => Quantizer::F16,
         CodecName::F32 => Quantizer::F32,
+        CodecName::Vote => Quantizer::Vote,
         other => panic!("the oracle does not know {other}"),
     }
 }
@@ -29,6 +30,7 @@ pub fn setup(run: &Run) -> Setup {
         block: config.block.unwrap(),
         up: coded(config.codec_up),
         down: coded(config.codec_down),
+        feedback: (config.feedback_up.unwrap_or(1.0), config.feedback_down.unwrap_or(1.0)),
         exact: coded(config.exact_codec),
         betas: config.betas.unwrap(),
         eps: config.eps.unwrap(),
@@ -51,13 +53,18 @@ fn by_coordinate(
 
 fn algorithm(config: &Config, rates: &[f32]) -> Algorithm {
     match config.name {
+        Name::ADAM if config.codec_up.is_some() => Algorithm::CodedAdam,
         Name::ADAM => Algorithm::Adam,
         Name::ONE_BIT_ADAM => match config.options::<OneBitAdam>().unwrap().warmup.unwrap() {
             Warmup::Steps(warmup) => Algorithm::OneBitAdam { warmup },
             _ => panic!("the oracle must be told when to freeze"),
         },
         Name::ZERO_ONE_ADAM => {
-            let (variance, sync) = (variance_steps(config, rates.len() as u64), sync_steps(config, rates));
+            let sync = sync_steps(config, rates);
+            if config.options::<ZeroOneAdam>().unwrap().variance == Some(Variance::Momentum) {
+                return Algorithm::zero_one_of_momenta(move |t| sync.contains(&t));
+            }
+            let variance = variance_steps(config, rates.len() as u64);
             Algorithm::zero_one(move |t| variance.contains(&t), move |t| sync.contains(&t))
         }
         Name::EFFICIENT_ADAM => Algorithm::EfficientAdam {

@@ -15,6 +15,7 @@ pub fn table() -> Vec<(CodecName, Quantizer)> {
         (CodecName::Bf16, Quantizer::Bf16),
         (CodecName::F16, Quantizer::F16),
         (CodecName::F32, Quantizer::F32),
+        (CodecName::Vote, Quantizer::Vote),
     ];
     let part = |k: u32| (CodecName::TopK(k), Quantizer::TopK(f64::from(k) / 1e6));
     table.extend((2..=8).map(|bits| (CodecName::Uniform(bits), Quantizer::Uniform(bits.into()))));
@@ -25,6 +26,11 @@ pub fn table() -> Vec<(CodecName, Quantizer)> {
 
 pub fn is_cast(name: CodecName) -> bool {
     matches!(name, CodecName::Bf16 | CodecName::F16 | CodecName::F32)
+}
+
+/// Whether C(c·z) = c·C(z) and ‖z − C(z)‖ ≤ ‖z‖: a vote has no size.
+pub fn has_size(name: CodecName) -> bool {
+    name != CodecName::Vote
 }
 
 pub fn has_scale(name: CodecName) -> bool {

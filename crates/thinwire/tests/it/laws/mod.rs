@@ -4,6 +4,7 @@
 //! contraction     ‖z − C(z)‖ ≤ ‖z‖                   residue        e ← (x + e) − C(x + e)
 //! homogeneity     C(c·z) = c·C(z), c > 0             sum            decode_add(b, s) = s + decode(b)
 //! sign            ‖z − C(z)‖² = ‖z‖² − ‖z‖₁²/d,  C(C(z)) = C(z)
+//! vote            C(z) = ±1 by the sign of z: in place of the first two C(c·z) = C(z),  and C(C(z)) = C(z)
 //! twin            C(z) is what tests/common/oracle.rs says, in f64
 //! ```
 //!
@@ -17,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use thinwire::inside::codec;
 use thinwire::inside::codec::ResidualSlice;
-use thinwire::inside::codec::{Codec, CodecName, Fault, Sign, TOGETHER};
+use thinwire::inside::codec::{Codec, CodecName, Fault, SIGN, TOGETHER};
 use thinwire::inside::kernel::{bf16, streaming};
 use thinwire::inside::machine::Floats;
 
@@ -37,6 +38,9 @@ fn every_codec_is_in_the_table() {
 #[test]
 fn a_codec_is_a_contraction() {
     for_blocks(|name, codec, z| {
+        if !has_size(name) {
+            return Ok(());
+        }
         let (q, z) = (widen(&coded(codec, z)), widen(z));
         let (lost, whole) = (square(&zip(&z, &q, |z, q| z - q)).sqrt(), square(&z).sqrt());
         prop_assert!(lost <= whole * (1.0 + 1e-6), "{name} loses {lost:e} of {whole:e}: {z:?} became {q:?}");
@@ -192,11 +196,11 @@ fn before_a_value_that_is_not_finite_blocks_are_written_and_behind_it_none() {
         let at = at.index(x.len());
         x[at] = bad;
         let (start, len) = (at / size * size, x.len());
-        let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; codec::encoded_len(&Sign, size, len)]);
-        let refused = Sign.encode_blocks(size, &x, ResidualSlice::Wide(&mut e), &mut bytes);
+        let (mut e, mut bytes) = (vec![0.0; len], vec![0xa5; codec::encoded_len(&SIGN, size, len)]);
+        let refused = SIGN.encode_blocks(size, &x, ResidualSlice::Wide(&mut e), &mut bytes);
         prop_assert_eq!(refused, Err(Fault::NotFinite));
-        let written = codec::encoded_len(&Sign, size, start);
-        let before = x[..start].chunks(size).flat_map(|x| encoded(&Sign, x)).collect::<Vec<_>>();
+        let written = codec::encoded_len(&SIGN, size, start);
+        let before = x[..start].chunks(size).flat_map(|x| encoded(&SIGN, x)).collect::<Vec<_>>();
         prop_assert_eq!(&bytes[..written], &before[..]);
         prop_assert!(bytes[written..].iter().all(|byte| *byte == 0xa5), "the bytes of what was refused");
         prop_assert!(e[start..].iter().all(|e| *e == 0.0), "the residue of what was refused");
@@ -223,8 +227,10 @@ fn a_power_of_two_passes_through() {
         for_codecs(|name, codec| {
             // Halves have few exponents; the others may go far.
             let c = 2f32.powi(if name == CodecName::F16 { power } else { 10 * power });
+            let comes_out = if has_size(name) { c } else { 1.0 };
             blocks(&x, size).try_for_each(|z| {
-                prop_assert_eq!(coded(codec, &times(c, z)), times(c, &coded(codec, z)), "{} times {}", name, c);
+                let want = times(comes_out, &coded(codec, z));
+                prop_assert_eq!(coded(codec, &times(c, z)), want, "{} times {}", name, c);
                 Ok(())
             })
         })
@@ -238,8 +244,9 @@ fn a_factor_passes_through() {
     let factor = (1u16..4096).prop_map(|c| f32::from(c) / 64.0);
     hold((vector_of(few_bits), block_size(), factor), |(x, size, c)| {
         for (name, _) in table().into_iter().filter(|(name, _)| !is_cast(*name)) {
+            let comes_out = if has_size(name) { c } else { 1.0 };
             for z in blocks(&x, size) {
-                let (got, want) = (coded(&*name.codec(), &times(c, z)), times(c, &coded(&*name.codec(), z)));
+                let (got, want) = (coded(&*name.codec(), &times(c, z)), times(comes_out, &coded(&*name.codec(), z)));
                 let close = zip(&got, &want, |got, want| (got - want).abs() <= 1e-6 * want.abs());
                 prop_assert!(close.iter().all(|close| *close), "{name} of {z:?} times {c} gave {got:?}");
             }
@@ -287,15 +294,48 @@ fn sign_loses_exactly_what_one_scale_must() {
 }
 
 #[test]
-fn sign_is_idempotent_to_the_bit() {
-    let codec = CodecName::Sign.codec();
+fn signs_and_votes_are_idempotent_to_the_bit() {
     hold((vector(), block_size()), |(x, size)| {
-        for z in x.chunks(size) {
-            let once = coded(&*codec, z);
-            prop_assert_eq!(bits(&coded(&*codec, &once)), bits(&once), "{:?}", z);
+        for name in [CodecName::Sign, CodecName::Vote] {
+            for z in x.chunks(size) {
+                let once = coded(&*name.codec(), z);
+                prop_assert_eq!(bits(&coded(&*name.codec(), &once)), bits(&once), "{} of {:?}", name, z);
+            }
         }
         Ok(())
     });
+}
+
+/// Of any finite value, however large or small, −0 among them; and with the whole of a residual that is not kept.
+#[test]
+fn a_vote_is_the_sign_and_nothing_else() {
+    let codec = CodecName::Vote.codec();
+    hold((vector(), block_size()), |(x, size)| {
+        let want = x.iter().map(|z| if *z >= 0.0 { 1.0f32 } else { -1.0 }).collect::<Vec<_>>();
+        let mut bytes = vec![0xa5; codec::encoded_len(&*codec, size, x.len())];
+        codec.encode_blocks(size, &x, ResidualSlice::Nothing, &mut bytes).expect("finite values");
+        prop_assert_eq!(bytes.len(), x.chunks(size).map(|block| block.len().div_ceil(8)).sum::<usize>());
+        let mut got = vec![7.0; x.len()];
+        codec.decode_blocks(size, &bytes, &mut got).expect("what the codec wrote");
+        prop_assert_eq!(bits(&got), bits(&want));
+        Ok(())
+    });
+}
+
+/// What fills up the last byte of a block is written as 0, and not looked at: in a message of signs as of votes.
+#[test]
+fn bits_behind_the_last_value_are_zero_and_do_not_count() {
+    for name in [CodecName::Sign, CodecName::Vote] {
+        for count in 1..=16 {
+            let (codec, x) = (name.codec(), vec![1.0; count]);
+            let mut bytes = encoded(&*codec, &x);
+            let unused = !(u8::MAX >> (7 - (count - 1) % 8));
+            let last = bytes.last_mut().expect("a byte");
+            assert_eq!(*last & unused, 0, "{name} of {count}");
+            *last |= unused;
+            assert_eq!(decoded(&*codec, &bytes, count), Ok(x), "{name} of {count}");
+        }
+    }
 }
 
 // Names.
@@ -311,7 +351,7 @@ fn names_itself(name: CodecName) {
 #[test]
 fn a_codec_is_read_as_it_is_written() {
     table().into_iter().for_each(|(name, _)| names_itself(name));
-    let written = ["sign", "uniform4", "power3", "topk0.01", "topk1", "topk0.000001", "bf16", "f16", "f32"];
+    let written = ["sign", "uniform4", "power3", "topk0.01", "topk1", "topk0.000001", "bf16", "f16", "f32", "vote"];
     assert!(written.iter().all(|name| name.parse::<CodecName>().expect("a codec").to_string() == *name));
 }
 
@@ -326,7 +366,7 @@ fn a_part_is_read_as_it_is_written() {
 #[test]
 fn a_bad_name_is_told_the_good_ones() {
     let bad = "|Sign|sign |sign2|uniform|uniform1|uniform9|uniform+4|uniform4.0|uniform260|power1|power7|power2x|topk|\
-               topk0|topk-0.1|topk1.1|topk0.0000001|topknan|topkinf|topk+0.5|f64|bf8|none";
+               topk0|topk-0.1|topk1.1|topk0.0000001|topknan|topkinf|topk+0.5|f64|bf8|none|Vote|vote1";
     for name in bad.split('|') {
         let error = name.parse::<CodecName>().expect_err("no codec").to_string();
         assert!(error.contains(&format!("`{name}`")) && error.contains(CodecName::ACCEPTED), "{error}");
@@ -335,6 +375,17 @@ fn a_bad_name_is_told_the_good_ones() {
 
 #[test]
 fn a_number_of_no_codec_has_no_name() {
-    let bad = [0, 0x0100_0001, 0x0200_0001, 0x0200_0009, 0x0300_0007, 0x0400_0000, 0x040f_4241, 0x0800_0000, u32::MAX];
-    assert_eq!(bad.map(CodecName::from_id), [None; 9]);
+    let bad = [
+        0,
+        0x0100_0001,
+        0x0200_0001,
+        0x0200_0009,
+        0x0300_0007,
+        0x0400_0000,
+        0x040f_4241,
+        0x0800_0001,
+        0x0900_0000,
+        u32::MAX,
+    ];
+    assert_eq!(bad.map(CodecName::from_id), [None; 10]);
 }

@@ -167,7 +167,9 @@ fn every_worker_resumes_from_its_own_folder() {
     };
     let mut child = on_both([line(0), line(1)]).spawn().expect("mpirun");
     // Each writes its own, and one may be a little later.
-    ["host0", "host1"].map(|host| in_the_middle(&place, &mut child, &format!("{host}/checkpoint/manifest.json")));
+    for host in ["host0", "host1"] {
+        in_the_middle(&place, &mut child, &format!("{host}/checkpoint/manifest.json"));
+    }
     signal("-KILL", &workers_of(&place));
     child.wait_with_output().expect("mpirun ends");
     let files = |folder: &str| {

@@ -69,6 +69,8 @@ PRESETS = {
     "diloco": "local-adam",
     "dsm": "local-adam",
     "co2": "local-adam",
+    "streaming-diloco": "local-adam",
+    "sparseloco": "local-adam",
     "distributed-lion": "lion",
     "lion-cub": "lion",
 }

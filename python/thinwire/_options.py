@@ -39,7 +39,21 @@ AnySchedule = Schedule | dict[str, Any] | Callable[[int], float] | None
 class Engine(TypedDict, total=False):
     """Options of the engine that every optimizer has."""
 
-    preset: Literal["paper", "deepspeed", "lean", "loco", "fedavg", "slowmo", "diloco", "dsm", "co2", "distributed-lion", "lion-cub"]
+    preset: Literal[
+        "paper",
+        "deepspeed",
+        "lean",
+        "loco",
+        "fedavg",
+        "slowmo",
+        "diloco",
+        "dsm",
+        "co2",
+        "streaming-diloco",
+        "sparseloco",
+        "distributed-lion",
+        "lion-cub",
+    ]
     bias_correction: bool
     clip: float
     block: int
@@ -113,6 +127,7 @@ class _Local(_Sync, total=False):
     outer_clip: float
     delay: int
     mix: float
+    parts: int
 
 
 class _Lion(TypedDict, total=False):

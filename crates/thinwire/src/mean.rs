@@ -117,8 +117,8 @@ impl Mean {
         let coding = RoundLayout::on_hosts(shape, codecs, bucket.max(1), &Hosts::apart(workers));
         let coding = coding.keeping(Keeping::all(residual, block));
         let (round, codings) = match feedback {
-            true => (Round::Coarse, RoundLayouts { exact: None, coarse: Some(coding) }),
-            false => (Round::Exact, RoundLayouts { exact: Some(coding), coarse: None }),
+            true => (Round::Coarse, RoundLayouts { exact: None, coarse: Some(coding), parts: Vec::new() }),
+            false => (Round::Exact, RoundLayouts { exact: Some(coding), coarse: None, parts: Vec::new() }),
         };
         let machine = Host::bare(values, Threads::new(threads)?);
         let mut exchange = Exchange::new(shape, codings, group, machine)?;

@@ -30,7 +30,10 @@ pub struct Plan {
     hosts: Hosts,
     codings: RoundLayouts,
     learning_rate: Option<LearningRate>,
-    ends_synced: bool,
+    /// Coarse rounds of each part of the vector.
+    of_parts: Vec<u64>,
+    /// The parts that a sync after the last step has a round of.
+    unsynced: Vec<usize>,
 }
 
 /// What one round does to the network: the slowest place of it, which all others wait for.
@@ -96,22 +99,32 @@ impl Plan {
             hosts,
             codings,
             learning_rate: settings.learning_rate,
-            ends_synced: true,
+            of_parts: Vec::new(),
+            unsynced: Vec::new(),
         };
+        plan.of_parts = vec![0; plan.algorithm.parts()];
         for t in 0..steps {
             let round = plan.round(t);
             plan.rounds.count(round);
+            if round == Round::Coarse {
+                plan.of_parts[plan.algorithm.part(t)] += 1;
+            }
             plan.second += u64::from(plan.ends_exactly(t));
         }
         plan.rounds.exact += plan.second;
-        plan.ends_synced = steps.checked_sub(1).is_none_or(|last| plan.algorithm.ends_synced(last, plan.rate(last)));
+        plan.unsynced = match steps.checked_sub(1) {
+            Some(last) => plan.algorithm.unsynced(last, plan.rate(last)),
+            None => Vec::new(),
+        };
         Ok(plan)
     }
 
     /// The same run with a sync at its end.
     pub fn with_final_sync(mut self) -> Plan {
-        self.rounds.coarse += u64::from(!self.ends_synced);
-        self.ends_synced = true;
+        for part in std::mem::take(&mut self.unsynced) {
+            self.rounds.coarse += 1;
+            self.of_parts[part] += 1;
+        }
         self
     }
 
@@ -137,14 +150,11 @@ impl Plan {
 
     fn bytes_to(&self, rank: usize, counts: impl Fn(usize) -> bool) -> u64 {
         assert!(rank < self.shape.workers, "there is no worker {rank} of {}", self.shape.workers);
-        let sent = |rounds: u64, coding: &Option<RoundLayout>| match coding {
-            Some(coding) if rounds > 0 => {
-                let sent = coding.sent(rank, &counts);
-                rounds * (sent.up + sent.down)
-            }
-            _ => 0,
+        let sent = |(rounds, coding): (u64, &RoundLayout)| {
+            let sent = coding.sent(rank, &counts);
+            rounds * (sent.up + sent.down)
         };
-        sent(self.rounds.exact, &self.codings.exact) + sent(self.rounds.coarse, &self.codings.coarse)
+        self.each_kind().map(sent).sum()
     }
 
     /// The bytes that a worker sends to others, averaged over the workers and rounded.
@@ -159,21 +169,23 @@ impl Plan {
     }
 
     fn mean_of(&self, bytes: impl Fn(&RoundLayout) -> u128) -> u64 {
-        let all = |rounds: u64, coding: &Option<RoundLayout>| {
-            coding.as_ref().map_or(0, |coding| u128::from(rounds) * bytes(coding))
-        };
-        let all = all(self.rounds.exact, &self.codings.exact) + all(self.rounds.coarse, &self.codings.coarse);
+        let all = self.each_kind().map(|(rounds, coding)| u128::from(rounds) * bytes(coding)).sum::<u128>();
         let workers = self.shape.workers as u128;
         u64::try_from((all + workers / 2) / workers).unwrap_or(u64::MAX)
     }
 
-    /// What one round of this kind does to the network, or None if the optimizer has none such.
+    /// How many rounds there are of each kind, and of each part of the vector, and what one of them sends.
+    fn each_kind(&self) -> impl Iterator<Item = (u64, &RoundLayout)> {
+        let exact = self.codings.exact.iter().map(|coding| (self.rounds.exact, coding));
+        let parts = self.of_parts.iter().enumerate();
+        let coarse = parts.filter_map(|(part, rounds)| Some((*rounds, self.codings.of(Round::Coarse, part)?)));
+        exact.chain(coarse).filter(|(rounds, _)| *rounds > 0)
+    }
+
+    /// What one round of this kind does to the network, or None if the optimizer has none such. Where coarse rounds are of parts, all parts
+    /// are about as large as the first.
     pub fn load(&self, round: Round) -> Option<Load> {
-        let coding = match round {
-            Round::Exact => self.codings.exact.as_ref()?,
-            Round::Coarse => self.codings.coarse.as_ref()?,
-            Round::Skipped => return None,
-        };
+        let coding = self.codings.of(round, 0)?;
         let (crossings, _) = coding.crossings(&self.hosts);
         let most = |of: fn(&Crossing) -> u64| crossings.iter().map(of).max().unwrap_or(0);
         // The relays of a host take turns from the first on, and the largest host has the most to do.
@@ -205,10 +217,7 @@ impl Plan {
     /// bits, though a worker sends it twice but for its own part, once up and once down. What goes inside a host, where workers
     /// of one add up first, is not in it.
     pub fn bits_per_param_per_step(&self) -> f64 {
-        let bits = |rounds: u64, coding: &Option<RoundLayout>| {
-            coding.as_ref().map_or(0.0, |coding| rounds as f64 * coding.bits_per_value())
-        };
-        let all = bits(self.rounds.exact, &self.codings.exact) + bits(self.rounds.coarse, &self.codings.coarse);
+        let all = self.each_kind().map(|(rounds, coding)| rounds as f64 * coding.bits_per_value()).sum::<f64>();
         all / self.steps.max(1) as f64
     }
 

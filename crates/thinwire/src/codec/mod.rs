@@ -18,6 +18,7 @@ mod name;
 mod packs;
 mod residual;
 mod signs;
+mod sparse;
 mod topk;
 
 pub use crate::kernel::power2::Power2;
@@ -28,6 +29,7 @@ pub use levels::Levels;
 pub use name::CodecName;
 pub use residual::{Keeping, Precision, ResidualSlice, encode_remembering};
 pub use signs::{SIGN, VOTE};
+pub use sparse::Sparse;
 pub use topk::TopK;
 
 pub use crate::error::Fault;

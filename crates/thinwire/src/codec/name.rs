@@ -1,12 +1,12 @@
 //! The names of the codecs, as configurations spell them, and the numbers that stand for them in a message.
 
-use super::{CAST_BF16, CAST_F16, CAST_F32, Codec, Levels, Power2, SIGN, TopK, Uniform, VOTE};
+use super::{CAST_BF16, CAST_F16, CAST_F32, Codec, Levels, Power2, SIGN, Sparse, TopK, Uniform, VOTE};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `bf16`, `f16`, `f32`,
+/// A codec and its setting: `sign`, `uniform2` … `uniform8`, `power2` … `power6`, `topk0.01`, `topk0.1x4`, `bf16`, `f16`, `f32`,
 /// `vote`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -20,6 +20,13 @@ pub enum CodecName {
     Power2(u8),
     /// The largest magnitudes of each block, so many millionths of it: 1 to 1,000,000.
     TopK(u32),
+    /// The same in so many bits each.
+    Sparse {
+        /// Of a block, in millionths: 1 to 1,000,000.
+        millionths: u32,
+        /// Bits of each: 2 to 8.
+        width: u8,
+    },
     /// 16 bits, rounded.
     Bf16,
     /// 16 bits, rounded: finer than `bf16`, for a smaller range.
@@ -32,8 +39,7 @@ pub enum CodecName {
 
 impl CodecName {
     /// What a name may be, for messages to people.
-    pub const ACCEPTED: &str =
-        "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01), bf16, f16, f32, vote";
+    pub const ACCEPTED: &str = "sign, uniform2 to uniform8, power2 to power6, topk followed by a fraction (topk0.01) and maybe by 2 to 8 bits for each (topk0.1x4), bf16, f16, f32, vote";
 
     /// Refuses a setting that no name stands for, as `option`: only a program can write one, past the parser.
     pub(crate) fn check(self, option: &str) -> Result<(), Error> {
@@ -50,6 +56,7 @@ impl CodecName {
             CodecName::Uniform(width) => Box::new(Levels(Uniform { width })),
             CodecName::Power2(width) => Box::new(Levels(Power2 { width })),
             CodecName::TopK(millionths) => Box::new(TopK { millionths }),
+            CodecName::Sparse { millionths, width } => Box::new(Sparse { millionths, width: width.into() }),
             CodecName::Bf16 => Box::new(CAST_BF16),
             CodecName::F16 => Box::new(CAST_F16),
             CodecName::F32 => Box::new(CAST_F32),
@@ -68,6 +75,7 @@ impl CodecName {
             CodecName::F16 => (6, 0),
             CodecName::F32 => (7, 0),
             CodecName::Vote => (8, 0),
+            CodecName::Sparse { millionths, width } => (9, u32::from(width) << 20 | millionths),
         };
         kind << 24 | setting
     }
@@ -84,6 +92,11 @@ impl CodecName {
             (6, 0) => CodecName::F16,
             (7, 0) => CodecName::F32,
             (8, 0) => CodecName::Vote,
+            (9, _) => {
+                let (millionths, width) = (setting & 0xf_ffff, (setting >> 20) as u8);
+                let fits = (1..=1_000_000).contains(&millionths) && (2..=8).contains(&width);
+                fits.then_some(CodecName::Sparse { millionths, width })?
+            }
             _ => return None,
         };
         Some(name)
@@ -97,6 +110,7 @@ impl fmt::Display for CodecName {
             CodecName::Uniform(width) => write!(f, "uniform{width}"),
             CodecName::Power2(width) => write!(f, "power{width}"),
             CodecName::TopK(millionths) => write!(f, "topk{}", f64::from(*millionths) / 1e6),
+            CodecName::Sparse { millionths, width } => write!(f, "topk{}x{width}", f64::from(*millionths) / 1e6),
             CodecName::Bf16 => f.write_str("bf16"),
             CodecName::F16 => f.write_str("f16"),
             CodecName::F32 => f.write_str("f32"),
@@ -116,7 +130,16 @@ impl FromStr for CodecName {
     fn from_str(name: &str) -> Result<CodecName, UnknownCodec> {
         let setting = |prefix| name.strip_prefix(prefix).filter(|rest: &&str| !rest.starts_with('+'));
         let width = |prefix, most| setting(prefix)?.parse().ok().filter(|width| (2..=most).contains(width));
-        let fraction = || setting("topk")?.parse().ok().filter(|k| (1e-6..=1.0).contains(k));
+        let fraction =
+            |text: &str| text.parse().ok().filter(|k| (1e-6..=1.0).contains(k)).map(|k: f64| (k * 1e6).round() as u32);
+        let top = || match setting("topk")?.split_once('x') {
+            None => fraction(setting("topk")?).map(CodecName::TopK),
+            Some((k, bits)) if !bits.starts_with('+') => {
+                let width = bits.parse().ok().filter(|width| (2..=8).contains(width))?;
+                fraction(k).map(|millionths| CodecName::Sparse { millionths, width })
+            }
+            Some(_) => None,
+        };
         match name {
             "sign" => Some(CodecName::Sign),
             "bf16" => Some(CodecName::Bf16),
@@ -125,7 +148,7 @@ impl FromStr for CodecName {
             "vote" => Some(CodecName::Vote),
             _ => (width("uniform", 8).map(CodecName::Uniform))
                 .or_else(|| width("power", 6).map(CodecName::Power2))
-                .or_else(|| fraction().map(|k: f64| CodecName::TopK((k * 1e6).round() as u32))),
+                .or_else(top),
         }
         .ok_or_else(|| UnknownCodec(name.to_owned()))
     }

@@ -20,7 +20,7 @@
 
 use super::Exchange;
 use crate::error::Result;
-use crate::machine::{Keep, OfGradient, Pass, Source, Step, Vector};
+use crate::machine::{Keep, OfGradient, Pass, Source, Step, Stripes, Vector};
 use crate::schedule::Round;
 use crate::state::Entry;
 
@@ -72,6 +72,8 @@ struct Mean {
     t: u64,
     /// Before it started.
     digest: u64,
+    /// What it is of, if not of the whole vector.
+    part: usize,
     /// Where [`Begun::kept`] has its messages.
     place: usize,
     had_its_turn: bool,
@@ -95,7 +97,7 @@ impl Exchange {
     /// Starts a late coarse mean of the source's vector. The one before must have had its [turn](Exchange::turn).
     pub fn start(&mut self, step: &mut Step<'_>, source: impl Source) -> Result<()> {
         let place = self.begun.means[0].map_or(0, |first| 1 - first.place);
-        let mean = Mean { t: step.t, digest: self.digest, place, had_its_turn: false };
+        let mean = Mean { t: step.t, digest: self.digest, part: step.part, place, had_its_turn: false };
         let free = self.begun.means.iter_mut().find(|mean| mean.is_none());
         *free.expect("at most two means are under way") = Some(mean);
         self.run_part(Part::Start, mean, step, source, Keep)?;
@@ -111,12 +113,18 @@ impl Exchange {
     }
 
     /// Does with the oldest late mean what the pass does; returns how many took part. Nothing is done when nobody did. A mean that has
-    /// arrived is in `arrived`, which is 0 afterwards.
-    pub fn finish(&mut self, late: &mut Late, step: &mut Step<'_>, pass: impl Pass, arrived: Vector) -> Result<u32> {
+    /// arrived is in the part `stripes` of the vector `arrived`, which is 0 afterwards.
+    pub fn finish(
+        &mut self,
+        late: &mut Late,
+        step: &mut Step<'_>,
+        pass: impl Pass,
+        (stripes, arrived): (Stripes, Vector),
+    ) -> Result<u32> {
         match (late.arrived, late.contributions) {
             (0, _) => (late.contributions, late.chain) = self.receive(step, pass)?,
             (_, 0) => {}
-            _ => self.machine.spend(pass, step, arrived)?,
+            _ => self.machine.spend(stripes, pass, step, arrived)?,
         }
         let Late { contributions, chain, .. } = std::mem::take(late);
         self.agree_on(&chain.to_le_bytes());
@@ -151,7 +159,7 @@ impl Exchange {
         pass: impl Pass,
     ) -> Result<(u64, u64)> {
         let mut kept = std::mem::take(&mut self.begun.kept[mean.place]);
-        let mut under_way = self.under_way(Round::Coarse, (mean.t, mean.digest), step, source, pass);
+        let mut under_way = self.under_way(Round::Coarse, mean.part, (mean.t, mean.digest), step, source, pass);
         let done = match part {
             Part::Start => under_way.start(&mut kept).map(|()| (0, 0)),
             Part::Turn => under_way.turn(&mut kept).map(|()| (0, 0)),

@@ -141,24 +141,25 @@ impl Exchange {
             return Ok(u32::from(step.contributes));
         }
         let (t, digest) = (step.t, self.digest);
-        let mut under_way = self.under_way(round, (t, digest), step, source, pass);
+        let mut under_way = self.under_way(round, step.part, (t, digest), step, source, pass);
         let outcome = under_way.run()?;
         self.digest = outcome.digest;
         self.group.traffic.rounds.count(round);
         Ok(outcome.contributions.unwrap_or(0))
     }
 
-    /// The parts of a mean that belongs to step `t`, and that started with this digest.
+    /// A mean of this part of the vector that belongs to step `t`, and that started with this digest.
     fn under_way<'a, 's, S, P>(
         &'a mut self,
         round: Round,
+        part: usize,
         (t, digest): (u64, u64),
         step: &'a mut Step<'s>,
         source: S,
         pass: P,
     ) -> round::UnderWay<'a, 's, S, P> {
         round::UnderWay {
-            coding: self.codings.of(round).expect("a coding for every round the calendar has"),
+            coding: self.codings.of(round, part).expect("a coding for every round the calendar has"),
             coarse: round == Round::Coarse,
             t,
             shape: self.shape,
@@ -196,7 +197,7 @@ impl Exchange {
 
     /// Whether a mean is this worker's own vector, to the bit: there is nobody else, and nothing is lost on the way.
     fn is_own_mean(&self, round: Round) -> bool {
-        self.is_alone() && self.codings.of(round).is_some_and(RoundLayout::loses_nothing)
+        self.is_alone() && self.codings.of(round, 0).is_some_and(RoundLayout::loses_nothing)
     }
 
     /// Tells the others that this worker stops, and why. They may be gone already: that is their error, not ours.

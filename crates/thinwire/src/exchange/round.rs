@@ -95,13 +95,13 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
 
     /// The first part of a late mean: everything goes up. Inside a host workers wait for each other.
     ///
-    /// `kept` has a buffer for each bucket, for what this worker tells itself as an owner, and the owner's mean in its place later.
+    /// `kept` has a buffer for each bucket at least, for what this worker tells itself as an owner, and the owner's mean in its place later.
     pub fn start(&mut self, kept: &mut [Vec<u8>]) -> Result<()> {
-        let here = self.here();
-        for k in 0..kept.len() {
+        let (here, buckets) = (self.here(), self.coding.layout.buckets());
+        for k in 0..buckets {
             self.send_inside(k)?;
         }
-        for (k, kept) in kept.iter_mut().enumerate() {
+        for (k, kept) in kept[..buckets].iter_mut().enumerate() {
             self.send_up(k)?;
             std::mem::swap(&mut self.mail.up[k % 2][here], kept);
         }
@@ -113,8 +113,8 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         if !self.is_owner() {
             return Ok(());
         }
-        let here = self.here();
-        for (k, kept) in kept.iter_mut().enumerate() {
+        let (here, buckets) = (self.here(), self.coding.layout.buckets());
+        for (k, kept) in kept[..buckets].iter_mut().enumerate() {
             std::mem::swap(&mut self.mail.up[k % 2][here], kept);
             self.receive_up(k)?;
             self.serve(k)?;
@@ -126,7 +126,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
     /// The last: everyone receives the mean and applies it.
     pub fn finish(&mut self, kept: &mut [Vec<u8>]) -> Result<Outcome> {
         let mut outcome = Outcome { contributions: None, digest: self.digest };
-        for (k, kept) in kept.iter_mut().enumerate() {
+        for (k, kept) in kept[..self.coding.layout.buckets()].iter_mut().enumerate() {
             std::mem::swap(&mut self.mail.served, kept);
             self.receive_down(k, &mut outcome)?;
         }
@@ -156,7 +156,8 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
             (Way::Down, false) => Operation::ExactDown,
             (Way::Down, true) => Operation::CoarseDown,
         };
-        Header::new(operation, self.coding.name(way), self.shape, self.t, self.digest).covering(blocks)
+        Header::new(operation, self.coding.name(way), self.shape, self.t, self.digest)
+            .covering(&self.coding.layout.covered(blocks))
     }
 
     /// What a payload on its way up is coded with.
@@ -211,9 +212,12 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let feedback = if way == Way::Up { self.feedback_up() } else { Feedback::None };
         let bytes = header.start(&mut self.mail.out, payload);
         if self.step.contributes {
-            let range = coding.layout.values_of(blocks);
-            let (machine, step, source) = (&mut *self.machine, &mut *self.step, &self.source);
-            let packed = self.group.packing(|| machine.pack(source, step, feedback, coding.coded(way), range, bytes));
+            let (machine, step, source, coded) = (&mut *self.machine, &mut *self.step, &self.source, coding.coded(way));
+            let packed = self.group.packing(|| {
+                coding.each_stretch(way, blocks, bytes, |range, bytes, _| {
+                    machine.pack(source, step, feedback, coded, range, bytes)
+                })
+            });
             self.accept(packed, "sends", |_| self.group.rank())?;
         }
         Ok(header.operation)
@@ -239,10 +243,13 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let payload = if header.contributions > 0 { coding.payload_len(Way::Up, blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.out, payload);
         if header.contributions > 0 {
-            let range = coding.layout.values_of(blocks);
             let sum = coding.sum(&self.mail.inside, Way::Inside, Way::Up, 1.0);
             let machine = &mut *self.machine;
-            let summed = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
+            let summed = self.group.packing(|| {
+                coding.each_stretch(Way::Up, blocks, bytes, |range, bytes, before| {
+                    machine.serve(&coding.behind(&sum, before), feedback, range, bytes)
+                })
+            });
             self.accept(summed, "adds up", |i| members[i])?;
         }
         Ok(header.operation)
@@ -286,7 +293,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         let payload = if header.contributions > 0 { coding.payload_len(Way::Down, &blocks) } else { 0 };
         let bytes = header.start(&mut self.mail.served, payload);
         if header.contributions > 0 {
-            let (range, owned) = (coding.layout.values_of(&blocks), coding.owned(me).start);
+            let owned = coding.owned(me).start;
             let sum = coding.sum(&self.mail.up[k % 2], Way::Up, Way::Down, header.contributions as f32);
             let feedback = match coding.made_down(self.t, self.shape.workers) {
                 _ if !self.coarse => Feedback::None,
@@ -294,7 +301,11 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
                 None => Feedback::Down { owned },
             };
             let machine = &mut *self.machine;
-            let served = self.group.packing(|| machine.serve(&sum, feedback, range, bytes));
+            let served = self.group.packing(|| {
+                coding.each_stretch(Way::Down, &blocks, bytes, |range, bytes, before| {
+                    machine.serve(&coding.behind(&sum, before), feedback, range, bytes)
+                })
+            });
             self.accept(served, "averages", |host| coding.hosts.relay(host, me))?;
         }
         for host in (0..coding.hosts.count()).filter(|host| *host != here) {
@@ -338,7 +349,7 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
             }
             outcome.digest = xxh3_64_with_seed(&self.mail.down[HEADER_LEN..], outcome.digest ^ u64::from(there));
             if there > 0 {
-                self.unpack(from, coding.layout.values_of(&blocks))?;
+                self.unpack(from, &blocks)?;
             }
         }
         Ok(())
@@ -358,15 +369,19 @@ impl<S: Source, P: Pass> UnderWay<'_, '_, S, P> {
         self.accept(taken, "takes back", |_| self.group.rank())
     }
 
-    /// Decodes the mean that `worker` sent for the values in `range`, and applies it.
+    /// Decodes the mean that `worker` sent for `blocks`, and applies it.
     ///
     /// A worker that missed a round of a state, such as a momentum, keeps in its residual how far its own is from the others' mean:
     /// e ← e − p. A step that each worker adds stays in the residual whole.
-    fn unpack(&mut self, worker: usize, range: Range<usize>) -> Result<()> {
+    fn unpack(&mut self, worker: usize, blocks: &Range<usize>) -> Result<()> {
         let compares = self.of_state && self.is_left_out();
-        let (coded, bytes) = (self.coding.coded(Way::Down), &mut self.mail.down[HEADER_LEN..]);
-        let (machine, step, pass) = (&mut *self.machine, &mut *self.step, &self.pass);
-        let unpacked = self.group.packing(|| machine.unpack(pass, step, compares, coded, range, bytes));
+        let (coding, bytes) = (self.coding, &mut self.mail.down[HEADER_LEN..]);
+        let (machine, step, pass, coded) = (&mut *self.machine, &mut *self.step, &self.pass, coding.coded(Way::Down));
+        let unpacked = self.group.packing(|| {
+            coding.each_stretch(Way::Down, blocks, bytes, |range, bytes, _| {
+                machine.unpack(pass, step, compares, coded, range, bytes)
+            })
+        });
         self.accept(unpacked, "applies", |_| worker)
     }
 }

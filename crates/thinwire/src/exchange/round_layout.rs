@@ -3,8 +3,8 @@
 use super::header::HEADER_LEN;
 use super::hosts::Hosts;
 use super::layout::{Layout, Shape};
-use crate::codec::{Codec, CodecName, Dither, Keeping, Made, Precision};
-use crate::machine::{Coded, Sum};
+use crate::codec::{Codec, CodecName, Dither, Keeping, Made, Precision, encoded_len};
+use crate::machine::{Coded, Refused, Stripes, Sum};
 use crate::schedule::Round;
 use std::ops::Range;
 
@@ -101,6 +101,31 @@ impl RoundLayout {
         RoundLayout { late, ..self }
     }
 
+    /// The same for a round of one part.
+    pub fn of_part(mut self, stripes: Stripes) -> RoundLayout {
+        self.layout = self.layout.of_part(stripes);
+        self
+    }
+
+    /// Calls `work` for each stretch of values that `blocks` are, with the bytes that they take of `bytes`, and with the blocks before them.
+    pub(super) fn each_stretch(
+        &self,
+        way: Way,
+        blocks: &Range<usize>,
+        mut bytes: &mut [u8],
+        mut work: impl FnMut(Range<usize>, &mut [u8], usize) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let mut before = 0;
+        for stretch in self.layout.stretches(blocks) {
+            let len = encoded_len(self.codec(way), self.layout.block, stretch.len());
+            let (here, rest) = bytes.split_at_mut(len);
+            let count = stretch.len().div_ceil(self.layout.block);
+            work(stretch, here, before)?;
+            (bytes, before) = (rest, before + count);
+        }
+        Ok(())
+    }
+
     /// What the worker in this seat codes with in step `t`, if it is made up.
     pub(super) fn made_up(&self, t: u64, seat: usize) -> Option<Made> {
         self.dithers[0].map(|dither| dither.at(t, seat))
@@ -132,6 +157,11 @@ impl RoundLayout {
     /// What came one way, added up to go another.
     pub(super) fn sum<'a>(&'a self, messages: &'a [Vec<u8>], from: Way, to: Way, divisor: f32) -> Sum<'a> {
         Sum { messages, header: HEADER_LEN, from: self.coded(from), to: self.coded(to), divisor }
+    }
+
+    /// The same without so many blocks at the start of the payloads.
+    pub(super) fn behind<'a>(&self, sum: &Sum<'a>, blocks: usize) -> Sum<'a> {
+        Sum { header: sum.header + blocks * sum.from.codec.encoded_len(self.layout.block), ..*sum }
     }
 
     fn named(&self, way: Way) -> &Named {
@@ -179,7 +209,7 @@ impl RoundLayout {
     /// The bytes of one owner's messages to or from one other, one in each bucket: an owner's buckets are its blocks, whole ones
     /// but for the vector's last.
     fn of_owner(&self, way: Way, owner: usize, buckets: usize) -> u64 {
-        (buckets * HEADER_LEN + self.payload_len(way, &self.layout.owned(owner))) as u64
+        (buckets * HEADER_LEN + self.payload_len(way, &self.layout.share(owner))) as u64
     }
 
     /// What crosses the link of each host of `real`, where the workers are whatever the form of the mean; and the bytes that all
@@ -222,7 +252,7 @@ impl RoundLayout {
 
     /// The bits that stand for one value between hosts: the mean of the way up and the way down, scales included.
     pub fn bits_per_value(&self) -> f64 {
-        let whole = 0..self.layout.blocks();
+        let whole = self.layout.part();
         let bytes = self.payload_len(Way::Up, &whole) + self.payload_len(Way::Down, &whole);
         bytes as f64 * 4.0 / self.layout.values.max(1) as f64
     }
@@ -254,21 +284,25 @@ impl RoundLayout {
 pub struct RoundLayouts {
     /// None for an optimizer without exact rounds.
     pub exact: Option<RoundLayout>,
-    /// None for an optimizer without coarse rounds.
+    /// None for an optimizer without coarse rounds. Of the whole vector: who owns what, and which residuals there are.
     pub coarse: Option<RoundLayout>,
+    /// One for each part, if coarse rounds are of parts by turns.
+    pub parts: Vec<RoundLayout>,
 }
 
 impl RoundLayouts {
-    pub(super) fn of(&self, round: Round) -> Option<&RoundLayout> {
+    /// The layout of a round: of this part, if it is a coarse one.
+    pub fn of(&self, round: Round, part: usize) -> Option<&RoundLayout> {
         match round {
             Round::Exact => self.exact.as_ref(),
-            Round::Coarse => self.coarse.as_ref(),
+            Round::Coarse => self.parts.get(part).or(self.coarse.as_ref()),
             Round::Skipped => None,
         }
     }
 
     fn each(&self) -> impl Iterator<Item = &RoundLayout> {
-        [&self.exact, &self.coarse].into_iter().flatten()
+        let whole = self.coarse.as_ref().filter(|_| self.parts.is_empty());
+        self.exact.iter().chain(whole).chain(&self.parts)
     }
 
     /// The longest message of any round.

@@ -5,7 +5,9 @@ use super::pass::MOST;
 use super::state::{Names, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
 use super::tiles::{Span, TILE, Vectors};
-use super::{Floats, Gradient, Groups, Lies, Pass, Ranges, Reduction, Residual, Source, Step, Threads, Totals, Vector};
+use super::{
+    Floats, Gradient, Groups, Lies, Pass, Ranges, Reduction, Residual, Source, Step, Stripes, Threads, Totals, Vector,
+};
 use crate::codec::{Fault, Keeping, MAX_BLOCK, ResidualSlice, encode_remembering};
 use crate::error::Result;
 use crate::kernel::reduce;
@@ -78,6 +80,18 @@ impl Host {
         Ok(())
     }
 
+    pub fn run_in<P: Pass>(&mut self, stripes: Stripes, _: P, step: &mut Step<'_>) -> Result<()> {
+        let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
+        let vectors = borrow(&mut self.vectors, step.params, P::READS, P::WRITES);
+        self.threads.each(self.len, vectors, |tile, mut vectors| {
+            for part in stripes.cut(tile.clone()) {
+                let here = tile.start + part.start..tile.start + part.end;
+                apply::<P>(groups, scalars, here, &[], vectors.part(part), jump);
+            }
+        });
+        Ok(())
+    }
+
     pub fn run_on_kept<P: Pass>(&mut self, _: P, step: &mut Step<'_>) -> Result<()> {
         let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
         let (kept, own) = self.vectors.split_first_mut().expect("it is always there");
@@ -89,12 +103,15 @@ impl Host {
         Ok(())
     }
 
-    pub fn spend<P: Pass>(&mut self, _: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
+    pub fn spend<P: Pass>(&mut self, stripes: Stripes, _: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
         let mut spent = std::mem::replace(&mut self.vectors[vector.0 - 1], Floats::zeroed(0));
         let (scalars, groups, jump) = (&step.scalars[..], &self.groups, &self.jump);
         let (input, vectors) = (&spent[..], borrow(&mut self.vectors, step.params, P::READS, P::WRITES));
-        self.threads.each(self.len, vectors, |tile, vectors| {
-            apply::<P>(groups, scalars, tile.clone(), &input[tile], vectors, jump);
+        self.threads.each(self.len, vectors, |tile, mut vectors| {
+            for part in stripes.cut(tile.clone()) {
+                let here = tile.start + part.start..tile.start + part.end;
+                apply::<P>(groups, scalars, here.clone(), &input[here], vectors.part(part), jump);
+            }
         });
         spent.fill(0.0);
         self.vectors[vector.0 - 1] = spent;

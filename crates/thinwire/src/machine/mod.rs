@@ -24,6 +24,7 @@ mod resident;
 mod residual;
 mod state;
 mod step;
+mod stripes;
 mod sum;
 pub mod tiles;
 
@@ -40,6 +41,7 @@ pub use resident::Resident;
 pub use residual::Residual;
 pub use state::Names;
 pub use step::Step;
+pub use stripes::Stripes;
 pub use sum::{Coded, Feedback, Refused, Sum};
 pub use tiles::{Read, Threads, Write};
 
@@ -90,14 +92,19 @@ impl Machine {
         on!(self, machine => machine.run(pass, step))
     }
 
+    /// A pass over one part of the values, without a gradient.
+    pub fn run_in<P: Pass>(&mut self, stripes: Stripes, pass: P, step: &mut Step<'_>) -> Result<()> {
+        on!(self, machine => machine.run_in(stripes, pass, step))
+    }
+
     /// The same on the mean that was [kept](Keep).
     pub fn run_on_kept<P: Pass>(&mut self, pass: P, step: &mut Step<'_>) -> Result<()> {
         on!(self, machine => machine.run_on_kept(pass, step))
     }
 
-    /// The same on a vector of the optimizer's own, which is 0 afterwards; the pass must not name it.
-    pub fn spend<P: Pass>(&mut self, pass: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
-        on!(self, machine => machine.spend(pass, step, vector))
+    /// A pass over one part of the values, on a vector of the optimizer's own, which is 0 afterwards; the pass must not name it.
+    pub fn spend<P: Pass>(&mut self, stripes: Stripes, pass: P, step: &mut Step<'_>, vector: Vector) -> Result<()> {
+        on!(self, machine => machine.spend(stripes, pass, step, vector))
     }
 
     /// A pass over all values that takes neither a gradient nor a mean, with [`Scalars::rate`](crate::kernel::update::Scalars::rate) times

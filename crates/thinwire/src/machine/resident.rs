@@ -6,7 +6,7 @@
 use super::device::{Call, Coder, Device, Input, Number, Room, Which};
 use super::state::{Names, fields, named, residuals, scale};
 use super::sum::{Coded, Feedback, Refused, Sum};
-use super::{Floats, Gradient, Groups, Pass, Ranges, Reduction, Source, Step, Totals, Vector};
+use super::{Floats, Gradient, Groups, Pass, Ranges, Reduction, Source, Step, Stripes, Totals, Vector};
 use crate::codec::{CodecName, Keeping, Precision};
 use crate::error::{Error, Result};
 use crate::kernel::reduce;
@@ -99,7 +99,12 @@ impl Resident {
     }
 
     /// Nor for this.
-    pub fn spend<P: Pass>(&mut self, _: P, _: &mut Step<'_>, _: Vector) -> Result<()> {
+    pub fn run_in<P: Pass>(&mut self, stripes: Stripes, pass: P, step: &mut Step<'_>) -> Result<()> {
+        if stripes.is_whole() { self.run(pass, step) } else { self.lacks("pass over a part of the values,", P::NAME) }
+    }
+
+    /// Nor for this.
+    pub fn spend<P: Pass>(&mut self, _: Stripes, _: P, _: &mut Step<'_>, _: Vector) -> Result<()> {
         self.lacks("pass on a mean that has arrived,", P::NAME)
     }
 

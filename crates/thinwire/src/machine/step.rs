@@ -15,6 +15,8 @@ pub struct Step<'a> {
     pub rates: &'a [f64],
     /// False when this worker's gradient is not finite and is to be left out.
     pub contributes: bool,
+    /// The part of the vector that a coarse mean is of, where there are several.
+    pub part: usize,
     /// How much this worker's vector counts in a mean.
     pub weight: u32,
     /// Of this worker's gradient, where it may have to be clipped.
@@ -41,8 +43,9 @@ impl<'a> Step<'a> {
     /// Between two steps: no gradient, and nothing moves by itself.
     pub fn idle(t: u64, groups: &'a Groups, rates: &'a [f64], params: &'a mut [f32]) -> Step<'a> {
         let (contributes, weight, scalars) = (true, 1, Vec::new()); // which takes no memory yet
-        Step { t, lr: 0.0, groups, rates, contributes, weight, norm: None, gradient: None, params, scalars }
+        Step { t, lr: 0.0, groups, rates, contributes, part: 0, weight, norm: None, gradient: None, params, scalars }
     }
+
     /// Computes the scalars of every parameter group.
     pub fn prepare(&mut self, mut of: impl FnMut(Group) -> Scalars) {
         let groups = self.groups;

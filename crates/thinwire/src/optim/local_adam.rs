@@ -21,6 +21,12 @@
 //! as Δ is on its way and the mean before it is applied, and what a worker's own steps came to comes back to it with the mean. That is CO2
 //! (arXiv 2401.16265).
 //!
+//! With `parts` = P a sync is of one part of the parameters ([`Stripes`]), and the parts take turns: each has its own once in H steps, so
+//! there is a round every H/P steps, of a P-th of the bytes. With a delay this is Streaming DiLoCo whole (`streaming-diloco`).
+//!
+//! The preset `sparseloco` is SparseLoCo (arXiv 2508.15706): the mean difference of 30 steps, of which each worker sends the largest 1.6 %
+//! in two bits each, with error feedback. Its residual decays there (e ← 0.95·e); here it does not.
+//!
 //! After a sync x is a, so a is set apart only once, before the first step. Between two syncs a is the model that all have in common: it
 //! can be evaluated without a round.
 
@@ -34,11 +40,12 @@ use crate::error::{Error, Result};
 use crate::exchange::layout::Topology;
 use crate::exchange::{Exchange, Late};
 use crate::kernel::update::{self, OuterStep, Scalars};
-use crate::machine::{Machine, Pass, Read, Source, Step, Vector, Write};
+use crate::machine::{Machine, Pass, Read, Source, Step, Stripes, Vector, Write};
 use crate::schedule::{LearningRate, Round, SyncSteps};
 use crate::state::{Entry, Share};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::ops::Range;
 
 impl Name {
     /// `local-adam`
@@ -101,7 +108,7 @@ struct Delay {
     steps: u64,
     /// The first step that syncs late: before it each step is a sync of its own.
     from: u64,
-    /// τ = H: each interval starts from the anchor.
+    /// τ = H, and no parts: each interval starts from the anchor.
     is_whole: bool,
     /// α.
     mix: f64,
@@ -115,22 +122,52 @@ struct Arriving {
     rates: Vec<f64>,
 }
 
+/// Which part of the vector a sync is of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Parts {
+    /// P.
+    count: usize,
+    /// The first step that may be skipped: before it every step syncs a part.
+    from: u64,
+    /// H/P: the gap between syncs.
+    gap: u64,
+}
+
+impl Parts {
+    /// No parts: each sync is of the whole vector.
+    const WHOLE: Parts = Parts { count: 1, from: 0, gap: 1 };
+
+    /// The part that the sync of step `t` is of.
+    fn of(self, t: u64) -> usize {
+        // As many have been before it.
+        let syncs = if t < self.from { t } else { self.from + t / self.gap - self.from / self.gap };
+        (syncs % self.count as u64) as usize
+    }
+
+    fn all(self) -> Range<usize> {
+        0..self.count
+    }
+}
+
 /// The optimizer at work.
 struct Running {
     hyper: Hyper,
     arriving: Option<Arriving>,
     sync: SyncSteps,
+    parts: Parts,
+    /// How they cut the vector.
+    stripes: Stripes,
     rule: Rule,
     moments: Moments,
     /// Πβ2 over this worker's updates of v.
     forgotten: f64,
-    /// γ of each group at the last step since the sync that had one: what the rules divide by. At a rate of 0 nothing has moved, and
-    /// what steps before it have done is still in their units.
+    /// For each part, γ of each group at the last step since its sync that had one: what the rules divide by. At a rate of 0 nothing has
+    /// moved, and what steps before it have done is still in their units.
     rates: Vec<f64>,
-    /// Steps since the last sync.
-    pending: u64,
-    /// Those of them that this worker took part in: whether it has anything to send.
-    taken: u64,
+    /// For each part, steps since its last sync.
+    pending: Vec<f64>,
+    /// For each part, those of them that this worker took part in: whether it has anything to send.
+    taken: Vec<f64>,
 }
 
 impl Optimizer for Running {
@@ -142,17 +179,21 @@ impl Optimizer for Running {
         }
         let round = round(&self.sync, step.t, step.lr);
         let is_late = self.arriving.as_ref().is_some_and(|arriving| arriving.delay.from <= step.t);
-        if round == Round::Coarse && !is_late {
-            self.sync_step(step, exchange)?;
+        let part = self.parts.of(step.t);
+        if round == Round::Coarse && !is_late && self.parts.count == 1 {
+            self.sync_step(part, OwnProgress, step, exchange)?;
             return Ok(round);
         }
         if step.contributes {
             exchange.machine.run(Adam, step)?;
         }
-        if round == Round::Coarse {
-            self.start(step, exchange)?;
-        } else if self.is_due(step.t) {
+        if self.is_due(step.t) {
             self.finish(step, exchange)?;
+        }
+        match round {
+            Round::Coarse if is_late => self.start(part, step, exchange)?,
+            Round::Coarse => self.sync_step(part, Difference, step, exchange)?,
+            _ => {}
         }
         Ok(round)
     }
@@ -163,17 +204,19 @@ impl Optimizer for Running {
         exchange.turn(step)?;
         if let Some(Arriving { delay, .. }) = self.arriving.as_ref().filter(|arriving| arriving.late.is_under_way()) {
             // Their Δ is against the anchor before it moves.
-            if delay.is_whole && self.pending > 0 {
-                self.start(step, exchange)?;
+            if delay.is_whole && self.pending[0] > 0.0 {
+                self.start(0, step, exchange)?;
                 exchange.turn(step)?;
             }
             self.finish(step, exchange)?;
         }
-        if self.is_synced() {
-            return Ok(());
+        for part in self.parts.all() {
+            if self.pending[part] > 0.0 {
+                self.prepare(step);
+                self.sync_step(part, Difference, step, exchange)?;
+            }
         }
-        self.prepare(step);
-        self.sync_step(step, exchange)
+        Ok(())
     }
 
     fn arrive(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
@@ -185,7 +228,7 @@ impl Optimizer for Running {
     }
 
     fn is_synced(&self) -> bool {
-        self.pending == 0
+        self.pending.iter().all(|steps| *steps == 0.0)
     }
 
     fn anchor(&self) -> Option<Vector> {
@@ -198,8 +241,8 @@ impl Optimizer for Running {
         let forgotten = std::slice::from_mut(&mut self.forgotten);
         numbers.push(Entry::doubles("variance_forgotten", Share::Mean, forgotten).starting_at(1.0));
         numbers.push(Entry::doubles("last_rates", Share::Same, &mut self.rates));
-        numbers.push(Entry::word("steps_since_sync", &mut self.pending));
-        numbers.push(Entry::word("steps_taken_since_sync", &mut self.taken));
+        numbers.push(Entry::doubles("steps_since_sync", Share::Same, &mut self.pending));
+        numbers.push(Entry::doubles("steps_taken_since_sync", Share::Same, &mut self.taken));
         if let Some(Arriving { late, rates, .. }) = &mut self.arriving {
             numbers.push(Entry::doubles("rates_of_mean", Share::Same, rates));
             numbers.extend(late.numbers());
@@ -212,12 +255,13 @@ impl Optimizer for Running {
         if !regrouped || step.t == 0 {
             return Ok(()); // a is not there before the first step
         }
-        self.taken = self.pending; // whoever of the old workers took part
+        self.taken.copy_from_slice(&self.pending); // whoever of the old workers took part
         self.prepare(step);
-        match self.is_synced() {
-            true => return_to_anchor(step, machine),
-            false => machine.run(Return, step), // groups that rest
+        machine.run(Return, step)?; // groups that rest
+        for part in self.parts.all().filter(|part| self.pending[*part] == 0.0) {
+            return_to_anchor(self.stripes.of(part), step, machine)?;
         }
+        Ok(())
     }
 }
 
@@ -229,52 +273,76 @@ impl Running {
             self.moments.updates += 1;
         }
         self.prepare(step);
-        let moving = self.rates.iter_mut().zip(step.rates).filter(|(_, rate)| **rate > 0.0);
-        moving.for_each(|(last, rate)| *last = *rate);
-        self.pending += 1;
-        self.taken += u64::from(step.contributes);
+        for last in self.rates.chunks_exact_mut(step.rates.len()) {
+            let moving = last.iter_mut().zip(step.rates).filter(|(_, rate)| **rate > 0.0);
+            moving.for_each(|(last, rate)| *last = *rate);
+        }
+        self.pending.iter_mut().for_each(|steps| *steps += 1.0);
+        self.taken.iter_mut().for_each(|steps| *steps += f64::from(step.contributes));
+    }
+
+    /// γ of each group, of what a part has to send.
+    fn rates_of(&mut self, part: usize) -> &mut [f64] {
+        let groups = self.hyper.groups;
+        &mut self.rates[part * groups..][..groups]
+    }
+
+    /// A part has nothing to send any more.
+    fn is_sent(&mut self, part: usize) {
+        (self.pending[part], self.taken[part]) = (0.0, 0.0);
     }
 
     fn prepare(&mut self, step: &mut Step<'_>) {
         self.hyper.prepare(step, self.hyper.betas.1, self.forgotten);
     }
 
-    /// Δ̄ = coarse mean of a − x, with this step's part of it if there is a gradient; then the outer rule.
-    fn sync_step(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
-        step.scalars.iter_mut().zip(&self.rates).for_each(|(k, rate)| k.outer = self.rule.at(*rate));
-        let contributions = match (self.rule.outer, self.arriving.is_some() || self.rule.is_limited()) {
-            (Outer::Average, false) => self.mean(Average::<false>, step, exchange)?,
-            (Outer::SlowMomentum, false) => self.mean(SlowMomentum::<false>, step, exchange)?,
-            (Outer::Nesterov, false) => self.mean(Nesterov::<false>, step, exchange)?,
-            (Outer::Sign, false) => self.mean(Sign::<false>, step, exchange)?,
-            (Outer::Average, true) => self.mean(Average::<true>, step, exchange)?,
-            (Outer::SlowMomentum, true) => self.mean(SlowMomentum::<true>, step, exchange)?,
-            (Outer::Nesterov, true) => self.mean(Nesterov::<true>, step, exchange)?,
-            (Outer::Sign, true) => self.mean(Sign::<true>, step, exchange)?,
+    /// Δ̄ = coarse mean of a − x in this part, with this step of its own if that is the source and there is a gradient; then the outer
+    /// rule.
+    fn sync_step(
+        &mut self,
+        part: usize,
+        source: impl Source,
+        step: &mut Step<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        let rule = self.rule;
+        step.part = part;
+        step.scalars.iter_mut().zip(self.rates_of(part)).for_each(|(k, rate)| k.outer = rule.at(*rate));
+        let has_gradient = step.gradient.is_some() && step.contributes;
+        // A worker without a gradient at this step may still have the steps before it to send.
+        step.contributes = self.taken[part] > 0.0;
+        let contributions = match has_gradient {
+            true => self.mean(source, step, exchange)?,
+            false => self.mean(Difference, step, exchange)?,
         };
         if contributions == 0 {
             // A server that counted nobody: what this worker had to send is in its residual.
-            return_to_anchor(step, &mut exchange.machine)?;
+            return_to_anchor(self.stripes.of(part), step, &mut exchange.machine)?;
         }
-        self.rates.fill(0.0);
-        (self.pending, self.taken) = (0, 0);
+        self.rates_of(part).fill(0.0);
+        self.is_sent(part);
         Ok(())
     }
 
+    /// Whether a mean under way is to be applied now. If each interval starts from the anchor, it waits for the next start.
     fn is_due(&self, t: u64) -> bool {
-        self.arriving.as_ref().is_some_and(|arriving| arriving.late.is_under_way() && arriving.late.due == t)
+        let is_due = |of: &Arriving| of.late.is_under_way() && of.late.due == t && !of.delay.is_whole;
+        self.arriving.as_ref().is_some_and(is_due)
     }
 
     /// Δ = a − x starts on its way. If each interval starts from the anchor, the mean before it is applied now, and x ← a.
-    fn start(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
-        step.contributes = self.taken > 0;
+    fn start(&mut self, part: usize, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
+        step.part = part;
+        step.contributes = self.taken[part] > 0.0;
         exchange.start(step, Difference)?;
         if self.delay().is_whole {
             self.finish(step, exchange)?;
         }
+        let groups = self.hyper.groups;
         let arriving = self.arriving.as_mut().expect("it syncs late");
-        std::mem::swap(&mut arriving.rates, &mut self.rates);
-        self.rates.fill(0.0);
+        let rates = &mut self.rates[part * groups..][..groups];
+        arriving.rates.copy_from_slice(rates);
+        rates.fill(0.0);
         arriving.late.due = step.t + arriving.delay.steps;
         Ok(())
     }
@@ -282,21 +350,24 @@ impl Running {
     /// The outer rule with a mean that started earlier, if there is one, and the rates of its steps; x ← α·x + (1−α)·a.
     fn finish(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
         let Arriving { delay, late, rates } = self.arriving.as_mut().expect("it syncs late");
+        let part = if late.is_under_way() { self.parts.of(late.due - delay.steps) } else { 0 };
+        let stripes = self.stripes.of(part);
+        let (alone, beside) = ((stripes, Vector::own(ARRIVED_ALONE)), (stripes, Vector::own(ARRIVED)));
         let mix = (delay.mix as f32, (1.0 - delay.mix) as f32);
         let outer = |rate: f64| OuterStep { mix, ..self.rule.at(rate) };
         step.scalars.iter_mut().zip(&*rates).for_each(|(k, rate)| k.outer = outer(*rate));
         let contributions = match self.rule.outer {
             _ if !late.is_under_way() => 0,
-            Outer::Average => exchange.finish(late, step, Average::<true>, Vector::own(ARRIVED_ALONE))?,
-            Outer::SlowMomentum => exchange.finish(late, step, SlowMomentum::<true>, Vector::own(ARRIVED))?,
-            Outer::Nesterov => exchange.finish(late, step, Nesterov::<true>, Vector::own(ARRIVED))?,
-            Outer::Sign => exchange.finish(late, step, Sign::<true>, Vector::own(ARRIVED))?,
+            Outer::Average => exchange.finish(late, step, Average::<true>, alone)?,
+            Outer::SlowMomentum => exchange.finish(late, step, SlowMomentum::<true>, beside)?,
+            Outer::Nesterov => exchange.finish(late, step, Nesterov::<true>, beside)?,
+            Outer::Sign => exchange.finish(late, step, Sign::<true>, beside)?,
         };
         if contributions == 0 {
-            exchange.machine.run(Mix, step)?;
+            exchange.machine.run_in(stripes, Mix, step)?;
         }
         if delay.mix == 0.0 {
-            (self.pending, self.taken) = (0, 0);
+            self.is_sent(part);
         }
         Ok(())
     }
@@ -305,21 +376,25 @@ impl Running {
         self.arriving.as_ref().expect("it syncs late").delay
     }
 
-    fn mean(&self, pass: impl Pass, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<u32> {
-        let has_gradient = step.gradient.is_some() && step.contributes;
-        // A worker without a gradient at this step may still have the steps before it to send.
-        step.contributes = self.taken > 0;
-        match has_gradient {
-            true => exchange.mean(Round::Coarse, step, OwnProgress, pass),
-            false => exchange.mean(Round::Coarse, step, Difference, pass),
+    fn mean(&self, source: impl Source, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<u32> {
+        let mixes = self.arriving.is_some() || self.rule.is_limited();
+        match (self.rule.outer, mixes) {
+            (Outer::Average, false) => exchange.mean(Round::Coarse, step, source, Average::<false>),
+            (Outer::SlowMomentum, false) => exchange.mean(Round::Coarse, step, source, SlowMomentum::<false>),
+            (Outer::Nesterov, false) => exchange.mean(Round::Coarse, step, source, Nesterov::<false>),
+            (Outer::Sign, false) => exchange.mean(Round::Coarse, step, source, Sign::<false>),
+            (Outer::Average, true) => exchange.mean(Round::Coarse, step, source, Average::<true>),
+            (Outer::SlowMomentum, true) => exchange.mean(Round::Coarse, step, source, SlowMomentum::<true>),
+            (Outer::Nesterov, true) => exchange.mean(Round::Coarse, step, source, Nesterov::<true>),
+            (Outer::Sign, true) => exchange.mean(Round::Coarse, step, source, Sign::<true>),
         }
     }
 }
 
-/// x ← a, everywhere.
-fn return_to_anchor(step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
+/// x ← a, everywhere in a part.
+fn return_to_anchor(stripes: Stripes, step: &mut Step<'_>, machine: &mut Machine) -> Result<()> {
     step.scalars.iter_mut().for_each(|k| k.moves = false);
-    machine.run(Return, step)
+    machine.run_in(stripes, Return, step)
 }
 
 fn round(sync: &SyncSteps, t: u64, lr: f32) -> Round {
@@ -332,6 +407,7 @@ struct Decided {
     /// All that count have a value.
     options: LocalAdam,
     sync: SyncSteps,
+    parts: Parts,
     rule: Rule,
     delay: Option<Delay>,
 }
@@ -380,18 +456,32 @@ impl Algorithm for Decided {
         self.delay.is_some()
     }
 
-    /// A mean under way is only finished, and takes with it the steps since it started; unless a worker keeps something of its own view,
-    /// or each interval starts from the anchor.
-    fn ends_synced(&self, t: u64, lr: f32) -> bool {
-        let is_coarse = |t: u64| self.round(t, lr) == Round::Coarse;
-        match self.delay.filter(|delay| delay.from <= t) {
-            None | Some(Delay { is_whole: true, .. }) => is_coarse(t),
-            Some(Delay { mix, .. }) if mix > 0.0 => false,
-            Some(Delay { steps, from, .. }) => (t.saturating_sub(steps).max(from)..=t).any(is_coarse),
-        }
+    fn parts(&self) -> usize {
+        self.parts.count
+    }
+
+    fn part(&self, t: u64) -> usize {
+        self.parts.of(t)
+    }
+
+    /// A mean under way is only finished, and takes with it its part's steps since it started; unless a worker keeps something of its own
+    /// view, or each interval starts from the anchor.
+    fn unsynced(&self, t: u64, lr: f32) -> Vec<usize> {
+        let synced = match self.delay.filter(|delay| delay.from <= t) {
+            None | Some(Delay { is_whole: true, .. }) => t..t + 1,
+            Some(Delay { mix, .. }) if mix > 0.0 => t..t,
+            Some(Delay { steps, from, .. }) => t.saturating_sub(steps).max(from)..t + 1,
+        };
+        let synced = synced.filter(|t| self.round(*t, lr) == Round::Coarse).map(|t| self.parts.of(t));
+        let synced = synced.collect::<Vec<_>>();
+        self.parts.all().filter(|part| !synced.contains(part)).collect()
     }
 
     fn is_served(&self) -> Result<()> {
+        if self.parts.count > 1 {
+            let problem = "a server takes means of the whole vector; expected 1 with a server";
+            return Err(Error::config("parts", self.parts.count, problem));
+        }
         self.delay.map_or(Ok(()), |delay| Err(not_served(delay.steps)))
     }
 
@@ -415,7 +505,7 @@ impl Algorithm for Decided {
 
     /// Skipped and coarse rounds by turns.
     fn drill(&self, each: u64) -> (Map<String, Value>, u64) {
-        let (sync, sync_start, sync_every) = (Some(Sync::Every), Some(0), Some(2));
+        let (sync, sync_start, sync_every) = (Some(Sync::Every), Some(0), Some(2 * self.parts.count as u64));
         let delay = self.delay.map(|_| 1);
         let options = LocalAdam { sync, sync_start, sync_every, sync_longest: None, delay, ..self.options.clone() };
         (given(&options), 2 * each)
@@ -428,15 +518,17 @@ impl Algorithm for Decided {
 
     fn build(&self, hyper: Hyper) -> Box<dyn Optimizer> {
         Box::new(Running {
-            rates: vec![0.0; hyper.groups],
+            rates: vec![0.0; hyper.groups * self.parts.count],
+            pending: vec![0.0; self.parts.count],
+            taken: vec![0.0; self.parts.count],
             arriving: self.delay.map(|delay| Arriving { delay, late: Late::default(), rates: vec![0.0; hyper.groups] }),
-            hyper,
             sync: self.sync.clone(),
             rule: self.rule,
             moments: Moments::default(),
+            parts: self.parts,
+            stripes: Stripes::new(hyper.parameters, hyper.block, self.parts.count),
+            hyper,
             forgotten: 1.0,
-            pending: 0,
-            taken: 0,
         })
     }
 }
@@ -461,10 +553,12 @@ pub struct LocalAdam {
     pub outer_penalty: Option<f64>,
     /// φ of `slow-momentum`, the largest |M|. Default: no limit.
     pub outer_clip: Option<f64>,
-    /// τ: a mean is applied so many steps after its sync has started it, at most H. Default 0; with preset `co2` H.
+    /// τ: a mean is applied so many steps after its sync has started it, at most H/P. Default 0; with preset `co2` H.
     pub delay: Option<u64>,
     /// α: what a worker keeps of its own view when a late mean is applied. Default 0.
     pub mix: Option<f64>,
+    /// P: a sync is of one of so many parts of the parameters, which take turns; H is a multiple of P. Default 1.
+    pub parts: Option<u64>,
     /// How the gap between syncs grows: `every` or `follow-lr`. Default `every`.
     pub sync: Option<Sync>,
     /// The first step that may be skipped. Default 0; with `follow-lr` the end of the learning rate's warm-up.
@@ -484,15 +578,30 @@ impl Options for LocalAdam {
     const EXACT: Option<CodecName> = None;
     /// Few rounds cost little as they are, and an outer momentum makes much of what a codec adds.
     const COARSE: Option<CodecName> = Some(CodecName::F32);
-    const PRESETS: &'static [&'static str] = &["fedavg", "slowmo", "diloco", "dsm", "co2"];
+    const PRESETS: &'static [&'static str] =
+        &["fedavg", "slowmo", "diloco", "dsm", "co2", "streaming-diloco", "sparseloco"];
 
     fn decide(mut self, config: &mut Config) -> Result<Box<dyn Algorithm>> {
         self.apply_preset(config)?;
         let rule = Rule::decide(&mut self)?;
         let sync = self.decide_sync(config.learning_rate.as_ref())?;
+        let (sync, parts) = self.decide_parts(sync, config)?;
         let delay = self.decide_delay(&sync)?;
         forget_nothing(config);
-        Ok(Box::new(Decided { options: self, sync, rule, delay }))
+        Ok(Box::new(Decided { options: self, sync, parts, rule, delay }))
+    }
+}
+
+/// The largest 1.6 % of a block, in two bits each: what a worker sends under the preset `sparseloco`.
+const SPARSE: CodecName = CodecName::Sparse { millionths: 15_625, width: 2 };
+/// The largest 6.25 %, in four bits: room for what four workers send.
+const MEANS_OF_SPARSE: CodecName = CodecName::Sparse { millionths: 62_500, width: 4 };
+
+/// These codecs up and down, unless others are given.
+fn coded(config: &mut Config, up: CodecName, down: CodecName) {
+    if config.codec.is_none() {
+        config.codec_up.get_or_insert(up);
+        config.codec_down.get_or_insert(down);
     }
 }
 
@@ -520,6 +629,8 @@ impl LocalAdam {
             "slowmo" => (Outer::SlowMomentum, 12),
             "diloco" => (Outer::Nesterov, 500),
             "co2" => (Outer::SlowMomentum, 48),
+            "streaming-diloco" => (Outer::Nesterov, 96),
+            "sparseloco" => (Outer::Average, 30),
             _ => (Outer::Sign, 12),
         };
         if *self.outer.get_or_insert(outer) != outer {
@@ -529,10 +640,42 @@ impl LocalAdam {
         if matches!(self.sync, None | Some(Sync::Every)) {
             self.sync_every.get_or_insert(gap);
         }
-        if preset == "co2" && self.delay.is_none() {
-            self.delay = self.sync_every;
+        match preset {
+            "co2" => self.delay = self.delay.or(self.sync_every),
+            "streaming-diloco" => {
+                self.parts.get_or_insert(8);
+                self.delay.get_or_insert(2);
+                self.mix.get_or_insert(0.5);
+                self.outer_rate.get_or_insert(0.4);
+                coded(config, CodecName::Power2(4), CodecName::Power2(4));
+                config.feedback.get_or_insert(0.0);
+            }
+            "sparseloco" => coded(config, SPARSE, MEANS_OF_SPARSE),
+            _ => {}
         }
         Ok(())
+    }
+
+    /// P. The gap between syncs is then H/P.
+    fn decide_parts(&mut self, sync: SyncSteps, config: &Config) -> Result<(SyncSteps, Parts)> {
+        self.parts = self.parts.filter(|parts| *parts != 1); // one is none, and how records have it
+        let Some(parts) = self.parts else { return Ok((sync, Parts::WHOLE)) };
+        let SyncSteps::Every { start, gap: every } = sync else {
+            let problem = "needs gaps that are all alike; expected sync = every, or 1";
+            return Err(Error::config("parts", parts, problem));
+        };
+        if parts == 0 || !every.is_multiple_of(parts) {
+            let problem =
+                format!("expected a number that divides sync_every = {every}: each part syncs once in {every} steps");
+            return Err(Error::config("parts", parts, problem));
+        }
+        if config.weighted == Some(true) {
+            let problem =
+                "a worker has one weight for a round, and parts would need one each; expected 1, or weighted = false";
+            return Err(Error::config("parts", parts, problem));
+        }
+        let gap = every / parts;
+        Ok((SyncSteps::Every { start, gap }, Parts { count: parts as usize, from: start, gap }))
     }
 
     /// τ and α. What has no meaning without a delay is refused.
@@ -549,10 +692,13 @@ impl LocalAdam {
             return Err(Error::config("delay", steps, problem));
         };
         if steps > gap {
-            let problem = format!("expected at most sync_every = {gap}: one mean at a time is under way");
+            let problem = match self.parts {
+                None => format!("expected at most sync_every = {gap}: one mean at a time is under way"),
+                Some(_) => format!("expected at most sync_every / parts = {gap}: one mean at a time is under way"),
+            };
             return Err(Error::config("delay", steps, problem));
         }
-        let (mix, is_whole) = (*self.mix.get_or_insert(0.0), steps == gap);
+        let (mix, is_whole) = (*self.mix.get_or_insert(0.0), steps == gap && self.parts.is_none());
         if !(0.0..1.0).contains(&mix) {
             return Err(Error::config("mix", mix, "expected a part, at least 0 and below 1"));
         }
@@ -634,6 +780,10 @@ mod tests {
                 "delay = 3; mix = 0.5; outer = 'slow-momentum'; outer_momentum = 0.5; outer_rate = 1.0; sync = 'every'; sync_every = 12; sync_start = 0",
             ),
             (
+                "parts = 1",
+                "outer = 'nesterov'; outer_momentum = 0.9; outer_rate = 0.7; sync = 'every'; sync_every = 32; sync_start = 0",
+            ),
+            (
                 "preset = 'slowmo'; delay = 0",
                 "outer = 'slow-momentum'; outer_momentum = 0.5; outer_rate = 1.0; sync = 'every'; sync_every = 12; sync_start = 0",
             ),
@@ -644,6 +794,24 @@ mod tests {
         ] {
             assert_eq!(decided(THIS, options), format!("{CODECS}; {expected}"), "{options}");
         }
+    }
+
+    #[test]
+    fn presets_with_a_codec() {
+        let of = |options: &str| {
+            let config = resolved(THIS, options);
+            let own = config.options::<LocalAdam>().unwrap();
+            let codecs = [config.codec_up, config.codec_down].map(|codec| codec.unwrap().to_string());
+            (codecs.join(", "), config.feedback_up, [own.sync_every, own.parts, own.delay], own.outer_rate)
+        };
+        let words = |codecs: &str| codecs.to_owned();
+        let streaming = (words("power4, power4"), Some(0.0), [Some(96), Some(8), Some(2)], Some(0.4));
+        assert_eq!(of("preset = 'streaming-diloco'"), streaming);
+        let other = (words("sign, sign"), Some(1.0), [Some(12), Some(4), Some(3)], Some(0.4));
+        let options = "sync_every = 12; parts = 4; delay = 3; codec = 'sign'; feedback = 1.0";
+        assert_eq!(of(&format!("preset = 'streaming-diloco'; {options}")), other);
+        let sparse = (words("topk0.015625x2, topk0.0625x4"), Some(1.0), [Some(30), None, None], Some(1.0));
+        assert_eq!(of("preset = 'sparseloco'"), sparse);
     }
 
     /// Nothing is remembered where nothing is lost, unless a server may take a mean without a worker.
@@ -672,7 +840,7 @@ mod tests {
             ("outer_betas = [0.9, 0.9]", &["outer_betas", "no meaning", "nesterov"]),
             ("outer = 'slow-momentum'; outer_decay = 0.1", &["outer_decay = 0.1", "no meaning", "slow-momentum"]),
             ("preset = 'dsm'; outer = 'nesterov'", &["preset = dsm", "outer"]),
-            ("preset = 'paper'", &["preset = paper", "fedavg, slowmo, diloco, dsm, co2"]),
+            ("preset = 'paper'", &["preset = paper", "fedavg, slowmo, diloco, dsm, co2, streaming-diloco, sparseloco"]),
             ("outer_rate = 0.0", &["outer_rate = 0", "above 0"]),
             ("outer_momentum = 1.0", &["outer_momentum = 1", "below 1"]),
             ("outer = 'sign'; outer_betas = [0.5, 1.0]", &["outer_betas", "below 1"]),
@@ -684,6 +852,15 @@ mod tests {
             (
                 "delay = 2; sync = 'follow-lr'; learning_rate = {peak = 0.1}",
                 &["delay = 2", "gaps that are all alike", "every"],
+            ),
+            ("parts = 5", &["parts = 5", "divides sync_every = 32"]),
+            ("parts = 0", &["parts = 0", "divides sync_every = 32"]),
+            ("parts = 4; delay = 9", &["delay = 9", "sync_every / parts = 8"]),
+            ("parts = 2; weighted = true", &["parts = 2", "weighted"]),
+            ("preset = 'streaming-diloco'; sync_every = 20", &["parts = 8", "divides sync_every = 20"]),
+            (
+                "parts = 2; sync = 'follow-lr'; learning_rate = {peak = 0.1}",
+                &["parts = 2", "gaps that are all alike", "every"],
             ),
             ("mix = 0.5", &["mix = 0.5", "no meaning without delay"]),
             ("delay = 2; mix = 1.0", &["mix = 1", "below 1"]),
@@ -706,6 +883,9 @@ mod tests {
         assert_eq!(calendar(THIS, "sync_every = 3", 8), "--c--c--");
         assert_eq!(calendar(THIS, "sync_every = 4; sync_start = 2", 9), "cc-c---c-");
         assert_eq!(calendar(THIS, "sync_every = 1", 3), "ccc");
+        assert_eq!(calendar(THIS, "sync_every = 6; parts = 3; sync_start = 3", 10), "cccc-c-c-c");
+        let parts = resolved(THIS, "sync_every = 6; parts = 3; sync_start = 3").decide().unwrap().algorithm;
+        assert_eq!([0, 1, 2, 3, 5, 7, 9].map(|t| parts.part(t)), [0, 1, 2, 0, 1, 2, 0]);
     }
 
     #[test]
@@ -714,6 +894,8 @@ mod tests {
         let refused = served("delay = 5").unwrap_err().to_string();
         assert!(refused.contains("delay = 5") && refused.contains("server"), "{refused}");
         served("delay = 0").unwrap();
+        let refused = served("parts = 4").unwrap_err().to_string();
+        assert!(refused.contains("parts = 4") && refused.contains("server"), "{refused}");
     }
 
     /// A sync every second step, over a step later, with half of the worker's own view kept: x after each step.

@@ -76,6 +76,8 @@ pub struct Hyper {
     pub groups: usize,
     /// How many parameters.
     pub parameters: usize,
+    /// Values in a block.
+    pub block: usize,
 }
 
 impl Hyper {

@@ -67,9 +67,19 @@ pub trait Algorithm: Debug + Send + Sync {
         false
     }
 
-    /// Whether a sync that is asked for after step `t` needs no round of its own.
-    fn ends_synced(&self, t: u64, lr: f32) -> bool {
-        self.round(t, lr) != Round::Skipped
+    /// P: in how many parts the vector goes, if coarse rounds are of one part at a time.
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// The part that the coarse round of step `t` is of.
+    fn part(&self, _t: u64) -> usize {
+        0
+    }
+
+    /// The parts that a sync needs a round of, if it is asked for after step `t`.
+    fn unsynced(&self, t: u64, lr: f32) -> Vec<usize> {
+        if self.round(t, lr) == Round::Skipped { vec![0] } else { Vec::new() }
     }
 
     /// An error if a server cannot take its means; it says what to set so that one can.

@@ -41,7 +41,7 @@ use crate::config::{Config, Name, StepsOrWord};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Late};
 use crate::kernel::update::{self, Scalars, Sent};
-use crate::machine::{Interval, Lies, Machine, Pass, Read, Source, Step, Vector, Write};
+use crate::machine::{Interval, Lies, Machine, Pass, Read, Source, Step, Stripes, Vector, Write};
 use crate::schedule::{LearningRate, Round, SyncSteps, VarianceSteps};
 use crate::state::{Entry, Share};
 use serde::{Deserialize, Serialize};
@@ -383,7 +383,7 @@ impl Optimizer for Running {
                 if arriving.late.give_up() {
                     // m differs between those that saved it; if there were steps since, it is made anew below.
                     step.scalars.iter_mut().for_each(|k| k.sent.fade = 1.0);
-                    machine.spend(Correct, step, ARRIVED)?;
+                    machine.spend(Stripes::WHOLE, Correct, step, ARRIVED)?;
                 }
             }
             machine.run(FoldIn, step)?;
@@ -463,7 +463,7 @@ impl Running {
         self.interval.tell(step);
         self.tell_sent(step);
         let arriving = self.arriving.as_mut().expect("it syncs late");
-        exchange.finish(&mut arriving.late, step, Correct, ARRIVED)?;
+        exchange.finish(&mut arriving.late, step, Correct, (Stripes::WHOLE, ARRIVED))?;
         if arriving.age == 0 {
             self.start_interval(); // x is what it would be without a delay: the same on all workers
         }

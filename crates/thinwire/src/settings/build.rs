@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::exchange::hosts::Hosts;
 use crate::exchange::layout::{Shape, Topology};
 use crate::exchange::{Owner, RoundLayout, RoundLayouts};
-use crate::machine::{Device, Groups, Host, Keep, Machine, Pass, Resident, Threads};
+use crate::machine::{Device, Groups, Host, Keep, Machine, Pass, Resident, Stripes, Threads};
 use crate::optim::{Clip, Hyper, Optimizer};
 use std::sync::Arc;
 
@@ -40,12 +40,20 @@ impl Settings {
             _ => (bucket, hosts),
         };
         let coding = |up, down| RoundLayout::on_hosts(shape, [inside, up, down], bucket, hosts);
+        let whole = |coarse: Coarse| {
+            let coding = coding(coarse.up, coarse.down).keeping(coarse.keeping(self.block));
+            coding.dithering(coarse.dithers(&*self.algorithm)).late(self.algorithm.delays())
+        };
         RoundLayouts {
             exact: self.exact.map(|codec| coding(codec, codec)),
-            coarse: self.coarse.map(|coarse| {
-                let coding = coding(coarse.up, coarse.down).keeping(coarse.keeping(self.block));
-                coding.dithering(coarse.dithers(&*self.algorithm)).late(self.algorithm.delays())
-            }),
+            coarse: self.coarse.map(whole),
+            parts: match (self.coarse, self.algorithm.parts()) {
+                (None, _) | (_, 1) => Vec::new(),
+                (Some(coarse), parts) => {
+                    let stripes = Stripes::new(shape.values, shape.block, parts);
+                    (0..parts).map(|part| whole(coarse).of_part(stripes.of(part))).collect()
+                }
+            },
         }
     }
 
@@ -115,6 +123,7 @@ impl Settings {
             highest: self.learning_rate.as_ref().map_or(0.0, |schedule| schedule.peak),
             groups,
             parameters,
+            block: self.block,
         };
         self.algorithm.build(hyper)
     }

@@ -176,6 +176,7 @@ impl Worker {
             groups: &self.groups,
             rates: &self.rates,
             contributes,
+            part: 0,
             weight: pending_weight(self.settings.weighted, self.weight_since_round),
             norm,
             gradient: Some(grad),

@@ -6,7 +6,7 @@ use thinwire::inside::codec::Keeping;
 use thinwire::inside::exchange::hosts::Hosts;
 use thinwire::inside::exchange::{Exchange, Late, RoundLayout, RoundLayouts};
 use thinwire::inside::kernel::update::Scalars;
-use thinwire::inside::machine::{Groups, Host, Pass, Read, Step, Threads, Vector, Write};
+use thinwire::inside::machine::{Groups, Host, Pass, Read, Step, Stripes, Threads, Vector, Write};
 use thinwire::inside::state::Share;
 use thinwire::options::Precision;
 use thinwire::threads::{self, Thread};
@@ -55,7 +55,7 @@ fn exchange(setting: &Setting, hosts: &Hosts, end: impl Collective + 'static) ->
     let keeping = Keeping { precision: setting.residue, block: shape.block, up, down };
     let codecs = [CodecName::F32, setting.up, setting.down];
     let coarse = RoundLayout::on_hosts(shape, codecs, setting.bucket, hosts).keeping(keeping).late(true);
-    let codings = RoundLayouts { exact: None, coarse: Some(coarse) };
+    let codings = RoundLayouts { exact: None, coarse: Some(coarse), parts: Vec::new() };
     let groups = Groups::whole(shape.values).into();
     let threads = Threads::new(setting.threads).unwrap();
     let host = Host::new(shape.values, groups, &[("arrived", Share::Same)], false, threads);
@@ -113,7 +113,8 @@ fn run(mut part: Part<'_>, pace: Option<Pace>) -> Result<Course> {
         }
         if lates.first().is_some_and(|late| late.due == call as u64) {
             let mut late = lates.remove(0);
-            let count = part.with(call, 0, |exchange, step| exchange.finish(&mut late, step, Kept, ARRIVED))?;
+            let count =
+                part.with(call, 0, |exchange, step| exchange.finish(&mut late, step, Kept, (Stripes::WHOLE, ARRIVED)))?;
             assert!(!late.is_under_way());
             means.push((count, bits(&part.out)));
         }

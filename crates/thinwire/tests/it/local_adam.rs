@@ -38,7 +38,8 @@ fn golden_of(setup: Setup, steps: u64) -> Oracle {
     let mut oracle = Oracle::new(setup, &X);
     for t in 0..steps {
         let gradients = [0, 1].map(|i| gradient(i, &oracle.x[i]));
-        oracle.step(0.1, &gradients, t % 2 == 1);
+        let syncs = (t / 2) as usize % oracle.setup.parts;
+        oracle.step(0.1, &gradients, (t % 2 == 1).then_some(syncs));
     }
     oracle
 }
@@ -49,6 +50,12 @@ const SLOWMO: Rule = Rule::SlowMomentum { eta: 1.0, mu: 0.5 };
 fn co2(penalty: f64, most: f64) -> Setup {
     let delay = Some(Delay { steps: 2, gap: 2, from: 0, mix: 0.0 });
     Setup { penalty, most, delay, ..Setup::plain(SLOWMO, 2, 4) }
+}
+
+/// Streaming DiLoCo of two parts, each with a sync in four steps that is over a step later; half of a worker's own view is kept.
+fn streaming() -> Setup {
+    let delay = Some(Delay { steps: 1, gap: 2, from: 0, mix: 0.5 });
+    Setup { parts: 2, block: 1, delay, ..Setup::plain(DILOCO, 2, 4) }
 }
 
 const DSM: Rule = Rule::Sign { eta: 1.0, betas: (0.95, 0.98), lambda: 0.1 };
@@ -65,8 +72,8 @@ fn the_oracle_has_the_numbers_of_another_program() {
     assert_digits(&diloco.momentum, &[0.344501509902, -0.361828131225, 0.000283890663737, 0.0011086742952]);
     let signs = golden(DILOCO, Quantizer::Sign, 1.0, 4);
     assert_digits(&signs.x[0], &[0.350566337346, -0.950566337346, 0.129189939813, 0.570810060187]);
-    assert_digits(&signs.coarse.e[0], &[-0.00101449431108, -0.000944088968974, 0.00101449964461, 0.00108490498672]);
-    assert_digits(&signs.coarse.owner_e, &[0.0989109562157, -0.0989109562157, -0.0989109562157, 0.0989109562157]);
+    assert_digits(&signs.residual(0), &[-0.00101449431108, -0.000944088968974, 0.00101449964461, 0.00108490498672]);
+    assert_digits(&signs.owner_residual(), &[0.0989109562157, -0.0989109562157, -0.0989109562157, 0.0989109562157]);
     let co2_plain = golden_of(co2(1.0, f64::INFINITY), 8);
     assert_digits(&co2_plain.anchor, &[-0.0258093814015, -0.563501709406, 0.199347269051, 0.497440810704]);
     assert_digits(&co2_plain.momentum, &[3.31023098327, -3.39410855502, 0.00293188094531, 0.0115903801856]);
@@ -74,6 +81,11 @@ fn the_oracle_has_the_numbers_of_another_program() {
     assert_digits(&co2_limited.anchor, &[0.402606858463, -1.00145628245, 0.19967326622, 0.498718582255]);
     assert_digits(&co2_limited.momentum, &[1.5, -1.5, 0.00146962353434, 0.00581342106042]);
     assert_eq!(co2_limited.x, vec![co2_limited.anchor.clone(); 2]);
+    let streaming = golden_of(streaming(), 9);
+    assert_digits(&streaming.x[0], &[-0.0262559190804, -0.475644631384, 0.65094137267, 0.159742295714]);
+    assert_digits(&streaming.x[1], &[0.284806727851, -0.620621719256, -0.26455797135, 0.758242637363]);
+    assert_digits(&streaming.anchor, &[0.10586342416, -0.431199747075, 0.197005179455, 0.459658079719]);
+    assert_digits(&streaming.momentum, &[0.417573800542, -0.52385697315, 0.00218662636615, 0.0275121450299]);
     let forgetful = golden(DILOCO, Quantizer::Power2(4), 0.0, 4);
     assert_digits(&forgetful.x[0], &[0.155579050104, -0.755579050104, 0.2, 0.5]);
 }
@@ -200,7 +212,26 @@ fn cases() -> Vec<(Config, Rule, LearningRate, bool)> {
         (Config::of(LocalAdam { sync_start: Some(6), ..late(Outer::SlowMomentum, 4, 3, 0.5) }), SLOWMO, cosine(), true),
         (Config::of(late(Outer::Sign, 3, 3, 0.0)), DSM, constant(), false),
         (Config::of(late(Outer::Sign, 4, 1, 0.0)), DSM, constant(), true),
+        (Config::of(in_parts(2, local(Outer::Average, 6))), Rule::Average { eta: 1.0 }, cosine(), true),
+        (
+            Config::of(in_parts(3, LocalAdam { sync_start: Some(5), ..local(Outer::SlowMomentum, 3) })),
+            SLOWMO,
+            constant(),
+            true,
+        ),
+        (Config::of(in_parts(2, late(Outer::Nesterov, 6, 3, 0.5))), DILOCO, constant(), false),
+        (Config::of(in_parts(4, late(Outer::Average, 8, 1, 0.0))), Rule::Average { eta: 1.0 }, cosine(), true),
+        (
+            Config::of(in_parts(2, LocalAdam { sync_start: Some(3), ..late(Outer::Sign, 8, 4, 0.0) })),
+            DSM,
+            cosine(),
+            true,
+        ),
     ]
+}
+
+fn in_parts(parts: u64, own: LocalAdam) -> LocalAdam {
+    LocalAdam { parts: Some(parts), ..own }
 }
 
 const HALF: Rule = Rule::Nesterov { eta: 0.5, mu: 0.6 };
@@ -213,7 +244,7 @@ fn late(outer: Outer, gap: u64, delay: u64, mix: f64) -> LocalAdam {
 fn sync_steps(config: &Config, rate: &LearningRate) -> Vec<u64> {
     let own = config.resolved().unwrap().options::<LocalAdam>().unwrap();
     let gap = |t: u64| match own.sync_every {
-        Some(gap) => gap,
+        Some(gap) => gap / own.parts.unwrap_or(1),
         None => {
             let halvings = (LR / f64::from(rate.at(t)) * 10.0 / 9.0).log2().floor().max(0.0);
             (1 << halvings as u64).min(own.sync_longest.unwrap())
@@ -243,25 +274,28 @@ fn expected(run: &Run, rule: Rule, rate: &LearningRate) -> Expected {
         most: own.outer_clip.unwrap_or(f64::INFINITY),
         delay: own.delay.map(|steps| Delay {
             steps,
-            gap: own.sync_every.unwrap(),
+            gap: own.sync_every.unwrap() / own.parts.unwrap_or(1),
             from: own.sync_start.unwrap(),
             mix: own.mix.unwrap(),
         }),
+        parts: own.parts.unwrap_or(1) as usize,
         ..Setup::plain(rule, run.workers, d)
     };
+    let parts = setup.parts;
     let (mut oracle, syncs) = (Oracle::new(setup, &widen(&run.start)), sync_steps(&run.config, rate));
     let mut histories = vec![Vec::new(); run.workers];
     for (t, rate) in (0..).zip(&run.rates) {
         let gradient = |i| widen(&(run.gradient)(i, t, &[]));
-        oracle.step(f64::from(*rate), &(0..run.workers).map(gradient).collect::<Vec<_>>(), syncs.contains(&t));
+        let part = syncs.iter().position(|sync| *sync == t).map(|syncs| syncs % parts);
+        oracle.step(f64::from(*rate), &(0..run.workers).map(gradient).collect::<Vec<_>>(), part);
         watch(&oracle, &mut histories);
         if run.syncs.contains(&t) {
             oracle.sync();
             watch(&oracle, &mut histories);
         }
     }
-    let seen = oracle.coarse.seen;
-    Expected { histories, closest_call: seen.closest_call.min(oracle.closest_sign), largest_coded: seen.largest }
+    let (closest_call, largest_coded) = oracle.seen();
+    Expected { histories, closest_call: closest_call.min(oracle.closest_sign), largest_coded }
 }
 
 fn watch(oracle: &Oracle, histories: &mut [Vec<Snapshot>]) {
@@ -272,8 +306,8 @@ fn watch(oracle: &Oracle, histories: &mut [Vec<Snapshot>]) {
             ("v", &oracle.v[i]),
             ("anchor", &oracle.anchor),
             ("outer_momentum", &oracle.momentum),
-            ("up_residue", &oracle.coarse.e[i]),
-            ("down_residue", &oracle.coarse.owner_e),
+            ("up_residue", &oracle.residual(i)),
+            ("down_residue", &oracle.owner_residual()),
         ];
         history.push(named.map(|(name, values)| (name, values.clone())).into());
     }

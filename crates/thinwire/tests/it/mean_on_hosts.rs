@@ -89,7 +89,11 @@ impl Setting {
         let (workers, hosts) = (self.hosts.len(), Hosts::new(self.hosts));
         let shape = Shape { values, block, workers, topology };
         let coding = |up, down| Some(RoundLayout::on_hosts(shape, [inside, up, down], self.bucket, &hosts));
-        let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse: coding(self.up, self.down) };
+        let codings = RoundLayouts {
+            exact: coding(self.exact, self.exact),
+            coarse: coding(self.up, self.down),
+            parts: Vec::new(),
+        };
         Exchange::new(
             shape,
             codings,
@@ -336,7 +340,7 @@ fn flat_exchange(setting: &Setting, end: Thread) -> Exchange {
     let Setting { values, block, topology, bucket, exact, up, down, .. } = *setting;
     let shape = Shape { values, block, workers: setting.hosts.len(), topology };
     let coding = |up, down| Some(RoundLayout::new(shape, up, down, bucket));
-    let codings = RoundLayouts { exact: coding(exact, exact), coarse: coding(up, down) };
+    let codings = RoundLayouts { exact: coding(exact, exact), coarse: coding(up, down), parts: Vec::new() };
     Exchange::new(shape, codings, Box::new(end), Host::bare(shape.values, Threads::new(1).expect("a thread")))
         .expect("the host has room")
 }

@@ -144,7 +144,11 @@ fn served_cases() -> Vec<String> {
     ];
     cases()
         .into_iter()
-        .filter(|words| !["groups", "momentum_every", "tensors", "delay", "co2"].iter().any(|key| words.contains(key)))
+        .filter(|words| {
+            !["groups", "momentum_every", "tensors", "delay", "co2", "parts", "streaming-diloco"]
+                .iter()
+                .any(|key| words.contains(key))
+        })
         .chain(more.map(str::to_owned))
         .collect()
 }

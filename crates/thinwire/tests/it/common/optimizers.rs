@@ -86,6 +86,11 @@ pub const OPTIMIZERS: &[Tested] = &[
              groups = [{length = 7, weight_decay = 0.3}, {length = 11, lr_scale = 0.0}, {length = 27, lr_scale = 2.0}]",
             "sync_every = 6; delay = 4; mix = 0.5; sync_start = 7; weighted = true; residual = 'bf16'; codec = 'sign'",
             "outer = 'sign'; sync_every = 3; delay = 3; codec = 'power4'; feedback = 0",
+            "parts = 3; sync_every = 6; codec = 'sign'; \
+             groups = [{length = 7, weight_decay = 0.3}, {length = 11, lr_scale = 0.0}, {length = 27, lr_scale = 2.0}]",
+            "preset = 'streaming-diloco'; sync_every = 16",
+            "parts = 2; outer = 'slow-momentum'; sync_every = 8; delay = 4; sync_start = 3; codec_up = 'topk0.3x3'; codec_down = 'sign'",
+            "preset = 'sparseloco'; sync_every = 5; residual = 'bf16'",
             "preset = 'fedavg'; sync_every = 7; sync_start = 3; \
              groups = [{length = 30, lr_scale = 0.0}, {length = 15, lr_scale = 0.5}]",
         ],
@@ -97,6 +102,7 @@ pub const OPTIMIZERS: &[Tested] = &[
             "outer_rate = 1.0; outer_momentum = 0.3; codec = 'uniform4'; sync_every = 4",
             "outer = 'average'; sync_every = 8; delay = 2",
             "outer = 'average'; sync_every = 8; delay = 2; mix = 0.5; codec = 'uniform4'",
+            "outer = 'average'; sync_every = 8; parts = 4",
         ],
         ..tested("local-adam", "sync_every = 3")
     },

@@ -42,6 +42,8 @@ pub enum Quantizer {
     Power2(u32),
     /// The largest magnitudes, this fraction of the block, at least one.
     TopK(f64),
+    /// The same in so many bits: a sign, and 2^(b−1) even magnitudes from the smallest kept to the largest.
+    Sparse(f64, u32),
     /// ±1.
     Vote,
 }
@@ -69,6 +71,15 @@ impl Quantizer {
                 each(&|x| nearest_power(x.abs() / max, magnitudes) * max * x.signum())
             }
             Quantizer::TopK(fraction) => keep_largest(block, fraction),
+            Quantizer::Sparse(fraction, bits) => {
+                let (kept, low, last) =
+                    (keep_largest(block, fraction), smallest_kept(block, fraction), f64::from((1 << (bits - 1)) - 1));
+                let level =
+                    |x: f64| if max > low { ((x.abs() - low) / (max - low) * last).round_ties_even() } else { 0.0 };
+                kept.iter()
+                    .map(|&x| if x == 0.0 { 0.0 } else { (low + level(x) / last * (max - low)) * x.signum() })
+                    .collect()
+            }
         }
     }
 
@@ -99,8 +110,28 @@ impl Quantizer {
                 let gap = (least - largest(&left_out)) / max;
                 if gap == 0.0 { f64::INFINITY } else { gap }
             }
+            Quantizer::Sparse(fraction, bits) => {
+                let (kept, low, last) =
+                    (keep_largest(block, fraction), smallest_kept(block, fraction), f64::from((1 << (bits - 1)) - 1));
+                if max == low {
+                    return Quantizer::TopK(fraction).margin(block);
+                }
+                let halfway = |x: f64| {
+                    (((x.abs() - low) / (max - low) * last).rem_euclid(1.0) - 0.5).abs() / last * (max - low) / max
+                };
+                let inside = kept.iter().filter(|x| **x != 0.0).map(|x| halfway(*x)).fold(f64::INFINITY, f64::min);
+                inside.min(Quantizer::TopK(fraction).margin(block))
+            }
         }
     }
+}
+
+/// The smallest magnitude among the largest.
+fn smallest_kept(block: &[f64], fraction: f64) -> f64 {
+    let mut sizes: Vec<f64> = block.iter().map(|x| x.abs()).collect();
+    sizes.sort_by(|a, b| b.total_cmp(a));
+    let wanted = (fraction * block.len() as f64 - 1e-9).ceil().max(1.0);
+    sizes[wanted as usize - 1]
 }
 
 fn largest(values: &[f64]) -> f64 {

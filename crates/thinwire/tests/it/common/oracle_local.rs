@@ -8,6 +8,7 @@
 //! ```
 //!
 //! Where τ is the gap between syncs, each interval starts from the anchor: a sync also applies the mean of the sync before it, and x ← a.
+//! Where a sync is of a part, all of this is about the coordinates of the part alone.
 //!
 //! Letters and conventions are those of the other oracle. γ, also that of the last step that had one, is kept for each coordinate.
 
@@ -42,6 +43,8 @@ pub struct Setup {
     pub penalty: f64,
     pub most: f64,
     pub delay: Option<Delay>,
+    /// In how many parts the blocks are dealt out.
+    pub parts: usize,
 }
 
 /// How late syncs are, from a step on.
@@ -53,9 +56,10 @@ pub struct Delay {
     pub mix: f64,
 }
 
-/// A mean under way: when it is applied, it, and γ.
+/// A mean under way: when it is applied, to which part, it, and γ.
 struct Late {
     due: u64,
+    part: usize,
     delta: Vec<f64>,
     last: Vec<f64>,
 }
@@ -77,6 +81,7 @@ impl Setup {
             penalty: 1.0,
             most: f64::INFINITY,
             delay: None,
+            parts: 1,
         }
     }
 }
@@ -84,7 +89,7 @@ impl Setup {
 const BETAS: (f64, f64) = (0.9, 0.999);
 
 pub struct Oracle {
-    setup: Setup,
+    pub setup: Setup,
     pub x: Vec<Vec<f64>>,
     pub m: Vec<Vec<f64>>,
     pub v: Vec<Vec<f64>>,
@@ -92,11 +97,13 @@ pub struct Oracle {
     pub anchor: Vec<f64>,
     /// M or B.
     pub momentum: Vec<f64>,
-    pub coarse: CoarseMean,
+    /// Of each part, its coordinates and its means.
+    parts: Vec<(Vec<usize>, CoarseMean)>,
     t: i32,
     /// γ of the last step since the sync that had one.
     last: Vec<f64>,
-    pending: bool,
+    /// Of each part.
+    pending: Vec<bool>,
     late: Option<Late>,
     /// The nearest that the argument of a sign came to 0, of the largest at that sync. Exact zeros are exact in f32 too.
     pub closest_sign: f64,
@@ -111,21 +118,24 @@ impl Oracle {
             v: vec![vec![0.0; d]; n],
             anchor: x0.to_vec(),
             momentum: vec![0.0; d],
-            coarse: CoarseMean {
-                feedback: (setup.feedback, setup.feedback),
-                ..CoarseMean::new(n, d, setup.block, setup.up, setup.down)
-            },
+            parts: (0..setup.parts)
+                .map(|part| {
+                    let places = (0..d).filter(|k| k / setup.block % setup.parts == part).collect::<Vec<_>>();
+                    let plain = CoarseMean::new(n, places.len(), setup.block, setup.up, setup.down);
+                    (places, CoarseMean { feedback: (setup.feedback, setup.feedback), ..plain })
+                })
+                .collect(),
             t: 0,
             last: vec![0.0; d],
-            pending: false,
+            pending: vec![false; setup.parts],
             late: None,
             closest_sign: f64::INFINITY,
             setup,
         }
     }
 
-    /// One step of all workers, `grads[i]` being what worker i found at `x[i]`.
-    pub fn step(&mut self, lr: f64, grads: &[Vec<f64>], syncs: bool) {
+    /// One step of all workers, `grads[i]` being what worker i found at `x[i]`; and a sync of a part, maybe.
+    pub fn step(&mut self, lr: f64, grads: &[Vec<f64>], syncs: Option<usize>) {
         self.t += 1;
         let (beta1, beta2) = BETAS;
         let corrected = |beta: f64| if self.setup.bias_correction { 1.0 - beta.powi(self.t) } else { 1.0 };
@@ -143,73 +153,120 @@ impl Oracle {
                 self.last[k] = gamma;
             }
         }
-        self.pending = true;
+        self.pending.fill(true);
         let t = self.t as u64 - 1;
-        match self.setup.delay.filter(|delay| delay.from <= t) {
-            Some(_) if syncs => self.start(t),
-            Some(_) if self.late.as_ref().is_some_and(|late| late.due == t) => self.finish(),
-            None if syncs => self.outer_step(),
-            _ => {}
+        if !self.is_whole() && self.late.as_ref().is_some_and(|late| late.due == t) {
+            self.finish();
+        }
+        match (syncs, self.setup.delay.filter(|delay| delay.from <= t)) {
+            (Some(part), Some(_)) => self.start(part, t),
+            (Some(part), None) => self.outer_step(part),
+            (None, _) => {}
         }
     }
 
     /// A mean under way is applied at once; then an outer step, if there has been a step since the last.
     pub fn sync(&mut self) {
         if self.late.is_some() {
-            if self.is_whole() && self.pending {
-                self.start(self.t as u64);
+            if self.is_whole() && self.pending[0] {
+                self.start(0, self.t as u64);
             }
             self.finish();
         }
-        if self.pending {
-            self.outer_step();
+        for part in 0..self.parts.len() {
+            if self.pending[part] {
+                self.outer_step(part);
+            }
         }
+    }
+
+    /// e of a worker.
+    pub fn residual(&self, worker: usize) -> Vec<f64> {
+        self.gathered(|coarse| &coarse.e[worker])
+    }
+
+    /// E.
+    pub fn owner_residual(&self) -> Vec<f64> {
+        self.gathered(|coarse| &coarse.owner_e)
+    }
+
+    fn gathered<'a>(&'a self, of: impl Fn(&'a CoarseMean) -> &'a Vec<f64>) -> Vec<f64> {
+        let mut all = vec![0.0; self.anchor.len()];
+        for (places, coarse) in &self.parts {
+            places.iter().zip(of(coarse)).for_each(|(k, value)| all[*k] = *value);
+        }
+        all
+    }
+
+    /// How clear of jumps all means have kept, and the largest value that one coded.
+    pub fn seen(&self) -> (f64, f64) {
+        let all = || self.parts.iter().map(|(_, coarse)| coarse.seen);
+        (
+            all().map(|seen| seen.closest_call).fold(f64::INFINITY, f64::min),
+            all().map(|seen| seen.largest).fold(0.0, f64::max),
+        )
     }
 
     fn is_whole(&self) -> bool {
-        self.setup.delay.is_some_and(|delay| delay.steps == delay.gap)
+        self.setup.parts == 1 && self.setup.delay.is_some_and(|delay| delay.steps == delay.gap)
     }
 
-    fn mean_difference(&mut self) -> Vec<f64> {
-        let difference = |x: &Vec<f64>| self.anchor.iter().zip(x).map(|(a, x)| a - x).collect();
-        self.coarse.mean(&self.x.iter().map(difference).collect::<Vec<_>>())
+    /// Δ̄ in a part, and 0 elsewhere.
+    fn mean_difference(&mut self, part: usize) -> Vec<f64> {
+        let (places, coarse) = &mut self.parts[part];
+        let difference = |x: &Vec<f64>| places.iter().map(|k| self.anchor[*k] - x[*k]).collect();
+        let mean = coarse.mean(&self.x.iter().map(difference).collect::<Vec<_>>());
+        let mut delta = vec![0.0; self.anchor.len()];
+        places.iter().zip(mean).for_each(|(k, mean)| delta[*k] = mean);
+        delta
     }
 
-    fn start(&mut self, t: u64) {
+    /// γ of the last step that had one, which the part forgets.
+    fn take_last(&mut self, part: usize) -> Vec<f64> {
+        let last = self.last.clone();
+        self.parts[part].0.iter().for_each(|k| self.last[*k] = 0.0);
+        last
+    }
+
+    fn start(&mut self, part: usize, t: u64) {
         let delay = self.setup.delay.expect("it syncs late");
-        let delta = self.mean_difference();
+        let delta = self.mean_difference(part);
         if self.is_whole() {
             self.finish();
         }
-        let last = std::mem::replace(&mut self.last, vec![0.0; delta.len()]);
-        self.late = Some(Late { due: t + delay.steps, delta, last });
+        let last = self.take_last(part);
+        self.late = Some(Late { due: t + delay.steps, part, delta, last });
     }
 
     /// Applies what is under way, if anything is; and x ← α·x + (1−α)·a.
     fn finish(&mut self) {
-        if let Some(Late { delta, last, .. }) = self.late.take() {
-            self.rule(&delta, &last);
+        let mut of = 0;
+        if let Some(Late { part, delta, last, .. }) = self.late.take() {
+            self.rule(part, &delta, &last);
+            of = part;
         }
         let mix = self.setup.delay.expect("it syncs late").mix;
         for x in &mut self.x {
-            for k in (0..x.len()).filter(|k| self.setup.rate[*k] > 0.0) {
+            for &k in self.parts[of].0.iter().filter(|k| self.setup.rate[**k] > 0.0) {
                 x[k] = mix * x[k] + (1.0 - mix) * self.anchor[k];
             }
         }
-        self.pending &= mix > 0.0;
+        self.pending[of] &= mix > 0.0;
     }
 
-    fn outer_step(&mut self) {
-        let delta = self.mean_difference();
-        let last = std::mem::replace(&mut self.last, vec![0.0; delta.len()]);
-        self.rule(&delta, &last);
-        self.x.iter_mut().for_each(|x| x.clone_from(&self.anchor));
-        self.pending = false;
+    fn outer_step(&mut self, part: usize) {
+        let delta = self.mean_difference(part);
+        let last = self.take_last(part);
+        self.rule(part, &delta, &last);
+        for x in &mut self.x {
+            self.parts[part].0.iter().for_each(|k| x[*k] = self.anchor[*k]);
+        }
+        self.pending[part] = false;
     }
 
-    fn rule(&mut self, delta: &[f64], last: &[f64]) {
+    fn rule(&mut self, part: usize, delta: &[f64], last: &[f64]) {
         let (mut arguments, mut largest) = (Vec::new(), 0.0_f64);
-        for k in 0..self.anchor.len() {
+        for &k in &self.parts[part].0 {
             let (a, b, gamma, d) = (&mut self.anchor[k], &mut self.momentum[k], last[k], delta[k]);
             let divides = matches!(self.setup.rule, Rule::SlowMomentum { .. } | Rule::Sign { .. });
             if self.setup.rate[k] == 0.0 || divides && gamma == 0.0 {

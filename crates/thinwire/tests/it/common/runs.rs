@@ -168,7 +168,8 @@ impl Replica {
 
     /// Whether all replicas are equal by now: nothing local is pending.
     pub fn is_synced(&mut self) -> bool {
-        self.numbers().get("steps_since_sync").is_none_or(|steps| steps == &[0.0])
+        let steps = self.numbers().remove("steps_since_sync").unwrap_or_default();
+        steps.iter().all(|steps| *steps == 0.0) // one number, or one for each part
     }
 
     /// What must be the same on all workers whenever they are synced, bit by bit.

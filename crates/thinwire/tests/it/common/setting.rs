@@ -51,7 +51,7 @@ impl Setting {
         let [up, down] = self.feedback;
         let keeping = Keeping { precision: self.residue, block: self.shape.block, up, down };
         let coarse = coding(self.up, self.down).map(|coding| coding.keeping(keeping));
-        let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse };
+        let codings = RoundLayouts { exact: coding(self.exact, self.exact), coarse, parts: Vec::new() };
         Exchange::new(
             self.shape,
             codings,

@@ -12,6 +12,7 @@ pub fn quantizer(codec: CodecName) -> Quantizer {
         CodecName::Sign => Quantizer::Sign,
         CodecName::Uniform(bits) => Quantizer::Uniform(bits.into()),
         CodecName::Power2(bits) => Quantizer::Power2(bits.into()),
+        CodecName::Sparse { millionths, width } => Quantizer::Sparse(f64::from(millionths) / 1e6, width.into()),
         CodecName::TopK(millionths) => Quantizer::TopK(f64::from(millionths) / 1e6),
         CodecName::Bf16 => Quantizer::Bf16,
         CodecName::F16 => Quantizer::F16,

@@ -21,6 +21,10 @@ pub fn table() -> Vec<(CodecName, Quantizer)> {
     table.extend((2..=8).map(|bits| (CodecName::Uniform(bits), Quantizer::Uniform(bits.into()))));
     table.extend((2..=6).map(|bits| (CodecName::Power2(bits), Quantizer::Power2(bits.into()))));
     table.extend([1, 10_000, 70_000, 500_000, 1_000_000].map(part));
+    let sparse = |(millionths, width): (u32, u8)| {
+        (CodecName::Sparse { millionths, width }, Quantizer::Sparse(f64::from(millionths) / 1e6, width.into()))
+    };
+    table.extend([(1, 2), (15_625, 2), (70_000, 8), (200_000, 4), (500_000, 3), (1_000_000, 2)].map(sparse));
     table
 }
 

@@ -146,3 +146,36 @@ fn uniform_has_no_code_past_its_grid() {
         Ok(())
     });
 }
+
+/// A bit of the bitmap is turned over, so there is a place too many or too few; or a number is made to be no place of the block.
+#[test]
+fn sparse_values_have_as_many_places_as_they_should() {
+    let bitmap = CodecName::Sparse { millionths: 500_000, width: 4 };
+    hold((vec(between_sixteenth_and_sixteen(), 2..200), any::<Index>()), |(z, at)| {
+        let (codec, count) = (bitmap.codec(), z.len());
+        let mut bytes = encoded(&*codec, &z);
+        let place = at.index(count);
+        bytes[8 + place / 8] ^= 1 << (place % 8);
+        let refused = decoded(&*codec, &bytes, count);
+        prop_assert!(matches!(refused, Err(Fault::Index { .. })), "{count} values, bit {place}: {refused:?}");
+        Ok(())
+    });
+    let (numbers, z) = (CodecName::Sparse { millionths: 15_625, width: 2 }.codec(), vec![1.0; 300]);
+    let mut bytes = encoded(&*numbers, &z);
+    assert!(decoded(&*numbers, &bytes, 300).is_ok());
+    bytes[8] |= 0xff; // the first of nine bits each: 255 and more, and the next is 1
+    bytes[9] |= 1;
+    assert!(matches!(decoded(&*numbers, &bytes, 300), Err(Fault::Index { .. })));
+}
+
+#[test]
+fn sparse_values_lie_between_two_sizes() {
+    let codec = CodecName::Sparse { millionths: 250_000, width: 3 }.codec();
+    for (low, high) in [(f32::NAN, 1.0), (0.0, f32::INFINITY), (-1.0, 1.0), (2.0, 1.0), (-0.0, 1.0)] {
+        let mut bytes = encoded(&*codec, &[1.0; 40]);
+        bytes[..4].copy_from_slice(&low.to_le_bytes());
+        bytes[4..8].copy_from_slice(&high.to_le_bytes());
+        let refused = decoded(&*codec, &bytes, 40);
+        assert!(matches!(refused, Err(Fault::Scale(_))), "{low} to {high}: {refused:?}");
+    }
+}

@@ -7,6 +7,13 @@
 //! ```text
 //! round = (p + w + l) + (B−1)·(p + max(s, w) + w' + l + u) + (s + w' + l + u)
 //! ```
+//!
+//! A late round, τ steps under way, goes on while the workers compute for c seconds a step. Its way up has the time of one step, its way
+//! down that of the τ − 1 others; what is left of them is waited for:
+//!
+//! ```text
+//! late = B·(p + s + u) + max(0, B·w + l − c) + max(0, B·w' + l − (τ−1)·c)
+//! ```
 
 use crate::ddp::Ddp;
 use crate::device::Device;
@@ -93,6 +100,19 @@ impl RoundCost {
     }
 }
 
+impl RoundCost {
+    /// Seconds of a round that is so many steps under way, beyond computing, by the second formula.
+    pub fn late_seconds(&self, network: &Network, delay: u64, compute: f64) -> f64 {
+        if delay == 0 || !self.crosses() {
+            return self.seconds(network);
+        }
+        let Bucket { count, pack, serve, apply, up, down } = self.bucket(network);
+        let (count, others) = (count as f64, (delay - 1) as f64);
+        let waits = |wire: f64, computing: f64| (count * wire + network.latency - computing).max(0.0);
+        count * (pack + serve + apply) + waits(up, compute) + waits(down, others * compute)
+    }
+}
+
 /// Seconds of a mean step beyond computing.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
@@ -158,7 +178,12 @@ impl Estimate {
             None => Ok(None),
         };
         let exact = if plan.rounds.exact > 0 { cost(Round::Exact)? } else { None };
-        let coarse = if plan.rounds.coarse > 0 { cost(Round::Coarse)? } else { None };
+        let mut coarse = if plan.rounds.coarse > 0 { cost(Round::Coarse)? } else { None };
+        if let (Some(coarse), parts @ 2..) = (&mut coarse, plan.parts()) {
+            // A step of its own for the whole vector, and the round for a part of it.
+            coarse.serve /= parts as f64;
+            coarse.pack = packing.alone(&method, params, place)? + coarse.pack / parts as f64;
+        }
         let skipped = match plan.rounds.skipped {
             0 => 0.0,
             _ => packing.alone(&method, params, place)?,
@@ -181,7 +206,19 @@ impl Estimate {
         if let (Some(ddp), Some(cost)) = (&self.ddp, self.round(round)) {
             return self.compute + ddp.exposed(self.compute, network) + cost.pack;
         }
-        self.compute + self.round(round).map_or(self.skipped, |cost| cost.seconds(network))
+        self.compute
+            + match (round, self.round(round)) {
+                (_, None) => self.skipped,
+                (Round::Coarse, Some(cost)) => self.coarse_seconds(cost, network),
+                (_, Some(cost)) => cost.seconds(network),
+            }
+    }
+
+    /// Seconds of a coarse round beyond computing, averaged over those that are waited for and those that are late.
+    fn coarse_seconds(&self, cost: &RoundCost, network: &Network) -> f64 {
+        let of = |(delay, rounds): (u64, u64)| rounds as f64 * cost.late_seconds(network, delay, self.compute);
+        let rounds = self.plan.delays().map(|(_, rounds)| rounds).sum::<u64>().max(1);
+        self.plan.delays().map(of).sum::<f64>() / rounds as f64
     }
 
     /// Seconds of the whole run.

@@ -7,7 +7,11 @@
 //! event, and what a host waits for is the last of what the others sent it: that is found for all hosts in one pass, not pair by
 //! pair, and a round costs hosts × buckets. Workers of one host wait for each other before anything leaves it.
 //!
-//! With workers and links all alike and nothing left to chance this is [`RoundCost::seconds`](crate::cost::RoundCost::seconds).
+//! A late mean leaves at the end of its step, and its messages travel while workers compute: its owners wait for them after the next
+//! step's computing, and everyone for the mean where it is applied.
+//!
+//! With workers and links all alike and nothing left to chance this is [`RoundCost::seconds`](crate::cost::RoundCost::seconds), and of late
+//! means [`RoundCost::late_seconds`](crate::cost::RoundCost::late_seconds).
 
 use crate::cost::{Bucket, Estimate};
 use crate::network::Network;
@@ -108,7 +112,12 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
         for t in start..start + long {
             let round = plan.round(t);
             cluster.compute(estimate.compute, t);
+            cluster.turn();
+            cluster.finish(t);
             match estimate.round(round) {
+                Some(cost) if round == Round::Coarse && plan.delay(t) > 0 => {
+                    cluster.start(cost.bucket(network), t + plan.delay(t));
+                }
                 Some(cost) => cluster.round(&cost.bucket(network)),
                 None => cluster.alone(estimate.skipped),
             }
@@ -128,10 +137,29 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
                 before = now;
             }
         }
+        // What is left of a mean under way is its round's, in steps that are another stretch's.
+        for t in start + long.. {
+            if cluster.under_way.is_none() {
+                break;
+            }
+            cluster.compute(estimate.compute, t);
+            let before = cluster.mean_clock();
+            cluster.turn();
+            cluster.finish(t);
+            seconds[1] += cluster.mean_clock() - before;
+        }
     }
     let mean = |kind: usize| if many[kind] > 0 { seconds[kind] / many[kind] as f64 } else { 0.0 };
     let run = (0..3).map(|kind| total[kind] as f64 * mean(kind)).sum::<f64>() - estimate.without_computing();
     Simulated { step: run / plan.steps.max(1) as f64, steps: many.iter().sum() }
+}
+
+/// A late mean: what it costs, the step that applies it, and when its messages are there; first those up, after its turn those down.
+struct UnderWay {
+    bucket: Bucket,
+    due: u64,
+    there: Vec<f64>,
+    had_its_turn: bool,
 }
 
 /// A host's link, each way: when it is free again.
@@ -150,6 +178,7 @@ struct Cluster {
     network: Network,
     chance: Chance,
     late: Random,
+    under_way: Option<UnderWay>,
 }
 
 impl Cluster {
@@ -162,12 +191,14 @@ impl Cluster {
             network,
             chance,
             late: Random::of(&[chance.seed, 1]),
+            under_way: None,
         }
     }
 
     fn begin(&mut self) {
         self.clocks.fill(0.0);
         self.links.fill(Link::default());
+        self.under_way = None;
     }
 
     fn mean_clock(&self) -> f64 {
@@ -201,13 +232,60 @@ impl Cluster {
         }
     }
 
-    /// One round, in the engine's order.
-    fn round(&mut self, bucket: &Bucket) {
-        let hosts = self.links.len();
-        let mut clocks = vec![0.0_f64; hosts];
+    /// Where the last worker of each host is.
+    fn host_clocks(&self) -> Vec<f64> {
+        let mut clocks = vec![0.0_f64; self.links.len()];
         for (host, clock) in self.hosts.iter().zip(&self.clocks) {
             clocks[*host] = clocks[*host].max(*clock);
         }
+        clocks
+    }
+
+    /// All workers of a host go on from its clock.
+    fn go_on(&mut self, clocks: &[f64]) {
+        for (host, clock) in self.hosts.iter().zip(&mut self.clocks) {
+            *clock = clocks[*host];
+        }
+    }
+
+    /// Every worker of each host waits until then.
+    fn wait(&mut self, there: &[f64]) {
+        for (host, clock) in self.hosts.iter().zip(&mut self.clocks) {
+            *clock = clock.max(there[*host]);
+        }
+    }
+
+    /// A late mean leaves.
+    fn start(&mut self, bucket: Bucket, due: u64) {
+        let count = bucket.count as f64;
+        self.alone(count * bucket.pack);
+        let there = self.send(&self.host_clocks(), count * bucket.up);
+        self.under_way = Some(UnderWay { bucket, due, there, had_its_turn: false });
+    }
+
+    /// The owners of a late mean take it, and send it down.
+    fn turn(&mut self) {
+        if let Some(mean) = self.under_way.take_if(|mean| !mean.had_its_turn) {
+            let count = mean.bucket.count as f64;
+            self.wait(&mean.there);
+            self.alone(count * mean.bucket.serve);
+            let there = self.send(&self.host_clocks(), count * mean.bucket.down);
+            self.under_way = Some(UnderWay { there, had_its_turn: true, ..mean });
+        }
+    }
+
+    /// Everyone waits for a late mean that is due, and applies it.
+    fn finish(&mut self, t: u64) {
+        if let Some(mean) = self.under_way.take_if(|mean| mean.due <= t) {
+            self.wait(&mean.there);
+            self.alone(mean.bucket.count as f64 * mean.bucket.apply);
+        }
+    }
+
+    /// One round, in the engine's order.
+    fn round(&mut self, bucket: &Bucket) {
+        let hosts = self.links.len();
+        let mut clocks = self.host_clocks();
         let slow = (0..hosts).map(|host| self.slowness(host)).collect::<Vec<_>>();
         let work = |clocks: &mut [f64], seconds: f64| {
             clocks.iter_mut().zip(&slow).for_each(|(clock, slow)| *clock += seconds * slow);
@@ -245,9 +323,7 @@ impl Cluster {
                 _ => {}
             }
         }
-        for (host, clock) in self.hosts.iter().zip(&mut self.clocks) {
-            *clock = clocks[*host];
-        }
+        self.go_on(&clocks);
     }
 
     /// Every host sends to every other, from its clock on, what takes its link `seconds`; when all of it is there, for each.

@@ -4,12 +4,12 @@ use crate::advice::{Advice, Pays, advise, pays};
 use crate::comparison::Comparison;
 use crate::cost::{Estimate, Packing, Place};
 use crate::kernels::CodecSpeed;
-use crate::methods::{self, Run};
+use crate::methods::{self, Method, Run};
 use crate::network::Network;
 use crate::simulate::{Chance, Simulated, one};
 use crate::steps::StepCost;
 use thinwire::options::{Decay, Freeze, Warmup};
-use thinwire::{CodecName, Config, LearningRate, Name, OneBitAdam, ZeroOneAdam};
+use thinwire::{CodecName, Config, LearningRate, LocalAdam, Name, OneBitAdam, ZeroOneAdam};
 
 const PARAMS: usize = 3_000_000;
 const STEPS: u64 = 200;
@@ -99,6 +99,50 @@ fn the_simulation_is_the_formula_where_all_are_alike() {
             }
         }
     }
+}
+
+/// Local Adam with a sync every eight steps, and what it takes in a step beyond computing.
+fn late(delay: u64, parts: u64, place: &Place, network: &Network, compute: f64) -> (Estimate, f64) {
+    let own = LocalAdam { sync_every: Some(8), delay: Some(delay), parts: Some(parts), ..LocalAdam::default() };
+    let config = Config { codec: Some(CodecName::Uniform(4)), ..Config::of(own) };
+    let method = Method::new(&run().scheduled(config)).unwrap();
+    let estimate = Estimate::new(method, PARAMS, STEPS, compute, place, &packing()).unwrap();
+    let beyond = estimate.mean_step(network) - compute;
+    (estimate, beyond)
+}
+
+/// But for the first and the last means, whose waits fall to another step in the simulation.
+#[test]
+fn late_means_are_simulated_as_the_formula_has_them() {
+    for place in [place(1, 1), place(4, 4), place(8, 2)] {
+        for (delay, parts) in [(0, 1), (1, 1), (2, 1), (8, 1), (1, 4), (2, 4), (0, 2)] {
+            for bandwidth in [1e7, 1e8, 1e9] {
+                let (network, compute) = (network(bandwidth), 0.05);
+                let (estimate, _) = late(delay, parts, &place, &network, compute);
+                let (simulated, formula) =
+                    (one(&estimate, &place.hosts, &network, &CALM).step, estimate.mean_step(&network));
+                assert!(
+                    near(simulated, formula, 0.04),
+                    "delay {delay}, {parts} parts, {bandwidth:e}: {simulated} {formula}"
+                );
+            }
+        }
+    }
+}
+
+/// One step hides the way up, two hide both ways; a part is sooner there than the whole.
+#[test]
+fn nobody_waits_for_what_computing_hides() {
+    let (place, network, compute) = (place(4, 4), network(1e8), 0.5);
+    let beyond = |delay, parts| late(delay, parts, &place, &network, compute).1;
+    let own = |delay, parts| late(delay, parts, &place, &network, compute).0.packing();
+    let [now, half, none] = [beyond(0, 1), beyond(1, 1), beyond(2, 1)];
+    assert!(near(none, own(2, 1), 1e-3), "{none} is more than packing, {}", own(2, 1));
+    assert!(now > half && half > none + 0.001, "{now} {half} {none}");
+    // As much computing as a part's way up takes, and not more.
+    let short = |parts| late(1, parts, &place, &network, 0.02).1;
+    let [parts, whole] = [short(4), short(1)];
+    assert!(parts < 0.95 * whole, "a part {parts}, the whole {whole}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::optim::Algorithm;
 use crate::schedule::{LearningRate, Round};
 use crate::transport::Rounds;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a run will send and hold.
@@ -30,6 +31,8 @@ pub struct Plan {
     hosts: Hosts,
     codings: RoundLayouts,
     learning_rate: Option<LearningRate>,
+    /// Coarse rounds by how many steps they are under way.
+    delays: BTreeMap<u64, u64>,
     /// Coarse rounds of each part of the vector.
     of_parts: Vec<u64>,
     /// The parts that a sync after the last step has a round of.
@@ -99,6 +102,7 @@ impl Plan {
             hosts,
             codings,
             learning_rate: settings.learning_rate,
+            delays: BTreeMap::new(),
             of_parts: Vec::new(),
             unsynced: Vec::new(),
         };
@@ -108,6 +112,7 @@ impl Plan {
             plan.rounds.count(round);
             if round == Round::Coarse {
                 plan.of_parts[plan.algorithm.part(t)] += 1;
+                *plan.delays.entry(plan.delay(t)).or_default() += 1;
             }
             plan.second += u64::from(plan.ends_exactly(t));
         }
@@ -124,6 +129,7 @@ impl Plan {
         for part in std::mem::take(&mut self.unsynced) {
             self.rounds.coarse += 1;
             self.of_parts[part] += 1;
+            *self.delays.entry(0).or_default() += 1;
         }
         self
     }
@@ -202,6 +208,22 @@ impl Plan {
     /// The kind of step `t`.
     pub fn round(&self, t: u64) -> Round {
         self.algorithm.round(t, self.rate(t))
+    }
+
+    /// In how many parts the vector goes, if coarse rounds are of one part at a time.
+    pub fn parts(&self) -> usize {
+        self.of_parts.len()
+    }
+
+    /// How many steps the coarse mean of step `t` is under way while the workers compute; 0 if they wait for it. The next round ends it.
+    pub fn delay(&self, t: u64) -> u64 {
+        let most = self.algorithm.delay(t);
+        (1..most).find(|steps| self.round(t + steps) != Round::Skipped).unwrap_or(most)
+    }
+
+    /// How many coarse rounds are under way for how many steps: pairs of steps and rounds.
+    pub fn delays(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.delays.iter().map(|(steps, rounds)| (*steps, *rounds))
     }
 
     fn rate(&self, t: u64) -> f32 {

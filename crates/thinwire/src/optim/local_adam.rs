@@ -456,6 +456,10 @@ impl Algorithm for Decided {
         self.delay.is_some()
     }
 
+    fn delay(&self, t: u64) -> u64 {
+        self.delay.filter(|delay| delay.from <= t).map_or(0, |delay| delay.steps)
+    }
+
     fn parts(&self) -> usize {
         self.parts.count
     }

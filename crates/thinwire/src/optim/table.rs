@@ -67,6 +67,11 @@ pub trait Algorithm: Debug + Send + Sync {
         false
     }
 
+    /// How many steps the coarse mean of step `t` may be under way, at most; 0: workers wait for it.
+    fn delay(&self, _t: u64) -> u64 {
+        0
+    }
+
     /// P: in how many parts the vector goes, if coarse rounds are of one part at a time.
     fn parts(&self) -> usize {
         1

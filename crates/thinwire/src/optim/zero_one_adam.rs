@@ -613,6 +613,10 @@ impl Algorithm for Decided {
         self.delay.is_some()
     }
 
+    fn delay(&self, t: u64) -> u64 {
+        self.delay.filter(|delay| delay.from <= t).map_or(0, |delay| delay.steps)
+    }
+
     fn is_served(&self) -> Result<()> {
         self.delay.map_or(Ok(()), |delay| Err(not_served(delay.steps)))
     }

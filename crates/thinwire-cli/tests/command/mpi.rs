@@ -240,12 +240,11 @@ fn a_killed_worker_is_named_by_all_others() {
     let place = Place::new();
     let line = format!("train {NETWORK} --steps 3000 --checkpoint-every 20 --quiet --json --out");
     let whole = place.thinwire(&format!("{line} whole --workers 3")).json();
-    for victim in [0, 1, 2] {
+    // Anywhere in a step, or while it saves.
+    for (victim, moment) in [(0, 3_100), (1, 47_700), (2, 211_300)] {
         let mut child = under_mpi(&place, 3, &format!("{line} parts{victim} --deadline 60")).spawn().expect("mpirun");
         in_the_middle(&place, &mut child, &format!("parts{victim}/checkpoint/manifest.json"));
-        // Anywhere in a step, or while it saves.
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
-        let pause = Duration::from_micros(u64::from(since.subsec_nanos()) % 300_000);
+        let pause = Duration::from_micros(moment);
         std::thread::sleep(pause);
         let began = Instant::now();
         signal("-KILL", &[rank_of(&place, victim)]);

@@ -187,19 +187,23 @@ fn every_worker_resumes_from_its_own_folder() {
 
 #[test]
 fn bad_input_is_refused_once() {
-    let place = Place::new();
-    for (line, words) in [
-        ("train --data nowhere.txt", ["nowhere.txt", ""]),
-        ("train --workers 2", ["workers = 2", "3 processes"]),
-        ("train --kappa 3", ["--kappa", ""]),
-        ("train --hierarchy hosts", ["hierarchy = hosts", "auto or flat"]),
-        ("train --hosts 2", ["hosts", "3 processes"]),
-    ] {
-        let ran = ran(&place, 3, line);
-        assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
-        assert_eq!(ran.stderr.matches("error: ").count(), 1, "{line}\n{}", ran.stderr);
-        assert!(words.iter().all(|word| ran.stderr.contains(word)), "{line}\n{}", ran.stderr);
-    }
+    // Side by side: after each of them mpirun waits for seconds (`sigkill_timeout`).
+    std::thread::scope(|scope| {
+        for (line, words) in [
+            ("train --data nowhere.txt", ["nowhere.txt", ""]),
+            ("train --workers 2", ["workers = 2", "3 processes"]),
+            ("train --kappa 3", ["--kappa", ""]),
+            ("train --hierarchy hosts", ["hierarchy = hosts", "auto or flat"]),
+            ("train --hosts 2", ["hosts", "3 processes"]),
+        ] {
+            scope.spawn(move || {
+                let ran = ran(&Place::new(), 3, line);
+                assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
+                assert_eq!(ran.stderr.matches("error: ").count(), 1, "{line}\n{}", ran.stderr);
+                assert!(words.iter().all(|word| ran.stderr.contains(word)), "{line}\n{}", ran.stderr);
+            });
+        }
+    });
 }
 
 #[test]

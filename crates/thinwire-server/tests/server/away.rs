@@ -231,7 +231,10 @@ fn a_worker_whose_seat_was_given_away_is_counted_in_its_new_one() {
                 }
                 (y, last)
             });
-            until("far is back", here);
+            // Before the others go on: they could be done before it is there.
+            until("far is counted in its new seat", || {
+                server.status().members.iter().any(|member| member.name == "far" && member.rounds > 0)
+            });
             let third = scope.spawn(move || train(third, z, 2));
             while !near.is_done() {
                 train_to(near.steps() + 1, &mut near, &mut x, 0);

@@ -288,7 +288,13 @@ fn no_checkpoint_is_promised_when_a_worker_is_lost() {
     in_the_middle(&place, &mut child, "run/metrics.jsonl");
     let told = rank_of(&place, 0);
     signal("-STOP", &[rank_of(&place, 1)]);
-    std::thread::sleep(Duration::from_millis(500)); // then worker 0 waits for it
+    // Worker 0 waits for it when the run writes no more; it writes several times a second.
+    let written = || std::fs::metadata(place.path("run/metrics.jsonl")).expect("a journal").len();
+    let mut before = 0;
+    while before != written() {
+        before = written();
+        std::thread::sleep(Duration::from_millis(500));
+    }
     signal("-TERM", &[told]);
     let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
     assert_ne!(ran.code, Some(0));

@@ -175,7 +175,8 @@ pub fn haunt(mut server: Process, seed: u64, faults: bool, furthest: &AtomicU64,
 
 /// A run of `steps` under `words`, with faults or without.
 fn campaign(words: &str, steps: u64, seed: u64, faults: bool) -> Outcome {
-    let (config, dir) = (config(words, steps), tempfile::tempdir().unwrap());
+    // On a disk, also where temporary files are in memory: there it would be over before the faults have come.
+    let (config, dir) = (config(words, steps), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
     let folder = dir.path().join("server");
     drop(Run::create(&folder, &config, &start(D), WORKERS, steps, String::new(), RETENTION).unwrap());
     let server = Process::start(&folder, None, DEADLINE);

@@ -42,19 +42,24 @@ def test_a_rank_that_dies_is_named(n, culprit):
         assert isinstance(error, ConnectionError) and f"worker {culprit} left" in str(error), error
 
 
-def falls_silent(rank, culprit):
+def falls_silent(rank, culprit, others, folder):
     model = tiny_gpt()
+    dist.barrier()  # the deadline is for what comes next, not for a slow start
     optimizer = thinwire.AdamW(model.parameters(), deadline=2.0)
-    for step in range(3):
-        if (rank, step) == (culprit, 2):
-            time.sleep(5)
-            return None
-        step_of(model, optimizer, step)
+    try:
+        for step in range(3):
+            if (rank, step) == (culprit, 2):
+                until(*(folder / str(other) for other in others))  # while they wait, it is there and says nothing
+                return None
+            step_of(model, optimizer, step)
+    finally:
+        (folder / str(rank)).touch()
 
 
 @pytest.mark.parametrize(("n", "culprit"), [(2, 0), (4, 2)])
-def test_a_silent_rank_is_named(n, culprit):
-    ends = ranks.run(n, falls_silent, culprit, allowed=[TimeoutError])
+def test_a_silent_rank_is_named(n, culprit, tmp_path):
+    others = [rank for rank in range(n) if rank != culprit]
+    ends = ranks.run(n, falls_silent, culprit, others, tmp_path, allowed=[TimeoutError])
     assert ends.pop(culprit) is None
     for error in ends:
         assert isinstance(error, TimeoutError) and f"worker {culprit} did not answer within 2s" in str(error), error
@@ -77,6 +82,17 @@ def test_no_thread_waits_for_a_rank_that_was_given_up():
     assert ranks.run(2, waits_in_vain) == [[], []]
 
 
+def touches_when_called(owner, name, path):
+    """From now on `path` is there once this process has called what it calls while it waits."""
+    own = getattr(owner, name)
+
+    def call(*arguments):
+        path.touch()
+        return own(*arguments)
+
+    setattr(owner, name, call)
+
+
 def waits(rank, folder):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background may have turned it off
     model = tiny_gpt()
@@ -85,7 +101,7 @@ def waits(rank, folder):
     if rank == 1:
         until(folder / "interrupted")  # while rank 0 waits
     else:
-        (folder / "waiting").touch()
+        touches_when_called(_store.Board, "waits_for", folder / "waiting")
     try:
         step_of(model, optimizer)
     except KeyboardInterrupt:
@@ -97,16 +113,16 @@ def waits(rank, folder):
         return str(error)
 
 
-def until(path):
+def until(*paths):
     give_up = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < give_up:
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < give_up, f"{paths}: not within a minute"
         time.sleep(0.02)
 
 
 def test_ctrl_c_is_heard_during_a_step(tmp_path):
     started = ranks.start(2, waits, tmp_path)
     until(tmp_path / "waiting")
-    time.sleep(1)
     os.kill(started[0][0].pid, signal.SIGINT)
     first, second = ranks.collect(started)
     assert first == "interrupted"
@@ -114,37 +130,40 @@ def test_ctrl_c_is_heard_during_a_step(tmp_path):
     assert "worker 0 stopped the run: interrupted by the user" in second or "worker 0 left" in second
 
 
-def comes_late(rank, culprits):
+def comes_late(rank, culprits, others, folder):
     """What was told, and after how many seconds; then all try again."""
     if rank in culprits:
-        time.sleep(3)
+        until(*(folder / str(other) for other in others))  # too late
     began = time.monotonic()
     with pytest.raises(TimeoutError) as told:
         thinwire.AdamW(tiny_gpt().parameters(), deadline=2.0 if rank not in culprits else 60.0)
     waited = time.monotonic() - began
+    (folder / str(rank)).touch()
     thinwire.AdamW(tiny_gpt().parameters())
     return str(told.value), waited
 
 
 @pytest.mark.parametrize(("n", "culprits", "who"), [(2, [1], "worker 1"), (2, [0], "worker 0"), (4, [0, 2], "workers 0, 2")])
-def test_who_does_not_come_to_the_first_meeting_is_named(n, culprits, who):
-    for told, waited in ranks.run(n, comes_late, culprits):
+def test_who_does_not_come_to_the_first_meeting_is_named(n, culprits, who, tmp_path):
+    others = [rank for rank in range(n) if rank not in culprits]
+    for told, waited in ranks.run(n, comes_late, culprits, others, tmp_path):
         assert told == f"not all {n} ranks built their optimizer within 2 s: {who} did not come"
         assert waited < 20, "also if it comes late itself, with a long deadline"
 
 
-def refuses_and_is_gone(rank):
+def refuses_and_is_gone(rank, folder):
     _compressed.TELLING = 0.5
     if rank == 1:
-        time.sleep(3)
+        until(folder / "gone")
     began = time.monotonic()
     with pytest.raises(ValueError) as told:
         thinwire.AdamW(tiny_gpt().parameters(), **({"codec": "nonsense"} if rank == 0 else {}))
+    (folder / "gone").touch()
     return str(told.value), time.monotonic() - began
 
 
-def test_why_a_rank_has_no_optimizer_is_told_to_those_that_come_later():
-    _, (told, waited) = ranks.collect(ranks.start(2, refuses_and_is_gone))
+def test_why_a_rank_has_no_optimizer_is_told_to_those_that_come_later(tmp_path):
+    _, (told, waited) = ranks.collect(ranks.start(2, refuses_and_is_gone, tmp_path))
     assert "worker 0 did not build its optimizer: ValueError: codec" in told and waited < 20
 
 
@@ -153,7 +172,7 @@ def meets(rank, folder):
     if rank == 1:
         until(folder / "interrupted")
     else:
-        (folder / "waiting").touch()
+        touches_when_called(_store.Meeting, "_look", folder / "waiting")
     began = time.monotonic()
     try:
         thinwire.AdamW(tiny_gpt().parameters())
@@ -165,15 +184,15 @@ def meets(rank, folder):
 def test_ctrl_c_is_heard_while_the_ranks_meet(tmp_path):
     started = ranks.start(2, meets, tmp_path)
     until(tmp_path / "waiting")
-    time.sleep(1)
     os.kill(started[0][0].pid, signal.SIGINT)
     (first, waited), (second, waited_too) = ranks.collect(started)
     assert first == "KeyboardInterrupt: " and second == "ConnectionError: worker 0 left while the ranks met"
     assert waited < 30 and waited_too < 30, "long before the deadline"
 
 
-def alone_in_consensus(rank, way):
+def alone_in_consensus(rank, way, folder):
     model = tiny_gpt()
+    dist.barrier()  # the deadline is for what comes next, not for a slow start
     optimizer = thinwire.ZeroOneAdam(model.parameters(), sync_every=4, variance_gap=8, deadline=2.0)
     for step in range(10):
         step_of(model, optimizer, 100 * step + rank)
@@ -181,18 +200,19 @@ def alone_in_consensus(rank, way):
     if rank == 1:
         if way == "gone":
             os._exit(7)
-        time.sleep(5)
+        until(folder / "0", folder / "2")
         return None
     try:
         with optimizer.consensus():
             return "there was none"
     finally:
+        (folder / str(rank)).touch()
         assert torch.equal(own, torch.nn.utils.parameters_to_vector(model.parameters()))
 
 
 @pytest.mark.parametrize(("way", "kind"), [("gone", ConnectionError), ("silent", TimeoutError)])
-def test_who_does_not_come_to_the_consensus_is_named(way, kind):
-    ends = ranks.run(3, alone_in_consensus, way, allowed=[ConnectionError, TimeoutError])
+def test_who_does_not_come_to_the_consensus_is_named(way, kind, tmp_path):
+    ends = ranks.run(3, alone_in_consensus, way, tmp_path, allowed=[ConnectionError, TimeoutError])
     assert ends.pop(1) == (7 if way == "gone" else None)
     for error in ends:
         assert isinstance(error, kind) and "worker 1" in str(error), error
@@ -370,7 +390,7 @@ def ends_at_once(rank):
     for step in range(3):
         step_of(model, optimizer, step)
     if rank == 1:
-        time.sleep(1)
+        time.sleep(1)  # it is slower than the others
     return torch.cat([p.detach().flatten() for p in model.parameters()]).sum().item()
 
 
@@ -393,7 +413,7 @@ def other_thread(rank):
     counter = threading.Thread(target=count)
     counter.start()
     if rank == 1:
-        time.sleep(1)
+        time.sleep(1)  # the other's step takes that long
     before = counted[0]
     step_of(model, optimizer)
     after = counted[0]

@@ -21,8 +21,6 @@ from ._replica import Replica
 
 log = logging.getLogger("thinwire")
 
-CHECKPOINT_HELPERS = "torch.distributed.checkpoint.state_dict"
-
 
 class Checkpointed(Replica):
     """An optimizer that is saved and gone on from."""
@@ -35,6 +33,8 @@ class Checkpointed(Replica):
     _models_are_consensus = False  # whether someone sees to it that saved models are
 
     _gathered: tuple[Any, dict[str, Any]] | None = None  # the moment, and what the other ranks' states had of their own
+
+    _warned: frozenset[str] = frozenset()  # of what has been warned already
 
     def save(self, dir: str | os.PathLike[str]) -> None:
         """Saves a checkpoint of parameters and optimizer to a folder that all ranks can read. All ranks together.
@@ -59,27 +59,39 @@ class Checkpointed(Replica):
         RuntimeError
             If an error or Ctrl-C has ended a step halfway: that is no state to go on from.
         """
-        if self._sharding is not None or _frameworks.is_asked_by(CHECKPOINT_HELPERS):
-            return self._state_in_parts()
-        state = super().state_dict()
+        if self._sharding is not None:
+            mine, cut = self._state_of_mine(), super().state_dict()
+            cut["state"] = self._by_parameter(mine, cut)
+            return cut
+        state = _states.State(super().state_dict())
         state["state"] = {}
         state[_states.MINE] = {self._place(): self._state_of_mine()}
+        state.by_parameter = lambda state: self._by_parameter(state[_states.MINE][self._place()], state)
         if self._gathered is not None and self._gathered[0] == self._moment():
             if self._gathered[1]:
                 state[_states.OTHERS] = self._gathered[1]
-        elif self._worker.rank == 0 and self._worker.size > 1 and (remedy := _frameworks.saving()):
-            log.warning("this checkpoint has the optimizer state of rank 0 alone, and training cannot resume from it: %s", remedy)
+        elif self._worker.rank == 0 and self._worker.size > 1:
+            state.before_pickling = self._warn_of_rank_0_alone
         return state
 
-    def _state_in_parts(self) -> dict[str, Any]:
-        """The state cut by parameter, as ``torch.distributed.checkpoint`` and its helpers want it."""
-        mine = self._state_of_mine()
+    def _by_parameter(self, mine: dict[str, Any], state: dict[str, Any]) -> dict[Any, Any]:
+        """The state `mine` cut by parameter, as ``torch.distributed.checkpoint`` and its helpers want it in `state`."""
         states = self._parts().of(mine["values"], mine["params"])
-        state = super().state_dict()
         numbers = {id(param): number for number, param in enumerate(p for group in self.param_groups for p in group["params"])}
-        state["state"] = {numbers[id(param)]: part for param, part in zip(self._flat.params, states, strict=True)}
         state["param_groups"][0][_parts.NUMBERS] = _parts.configuration(self._worker.config)
-        return state
+        return {numbers[id(param)]: part for param, part in zip(self._flat.params, states, strict=True)}
+
+    def _warn_of_rank_0_alone(self) -> None:
+        if remedies := _frameworks.saving_rank_0():
+            self._warn_once(
+                "this checkpoint has the optimizer state of rank 0 alone, and training resumes from it only if every other rank saves "
+                f"its own: {'; '.join(remedies)}"
+            )
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned |= {text}
+            log.warning("%s", text)
 
     def _parts(self) -> Parts:
         return Parts(self._worker, self._flat.params, self._sharding)
@@ -168,8 +180,11 @@ class Checkpointed(Replica):
         self._gathered = None
         if self._wire is not None:
             away = self._own is None and not self._models_are_consensus and not self._worker.is_synced
-            if away and self._worker.rank == 0 and (remedy := _frameworks.saving()):
-                log.warning("the model in this checkpoint is rank 0's own, and not the consensus: %s", remedy)
+            if away and self._worker.rank == 0 and (remedies := _frameworks.consolidating()):
+                self._warn_once(
+                    "a model that is saved now is rank 0's own, and not the consensus: save it inside optimizer.consensus(); "
+                    + "; ".join(remedies)
+                )
             self._gathered = self._moment(), _states.gathered(self._state_of_mine(), self._worker, self._wire)
 
     def _moment(self) -> Any:
@@ -218,7 +233,8 @@ class Checkpointed(Replica):
             self._flat.give_params()
 
     def _load_groups(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        groups = [{key: value for key, value in group.items() if key != _parts.NUMBERS} for group in state_dict["param_groups"]]
+        super().load_state_dict({"state": {}, "param_groups": groups})
         self._check_fixed()
         return {}
 
@@ -249,7 +265,7 @@ class Checkpointed(Replica):
         if mine is None:
             raise ValueError(
                 f"it holds the state of {_states.places(state_dict)}, and this is {self._place()}: every rank loads its own state. To have "
-                f"all in one file, {_frameworks.loading() or _frameworks.ANYWHERE}. To go on from rank 0's alone, with residuals of zero, "
+                f"all in one file, {_frameworks.remedies()}. To go on from rank 0's alone, with residuals of zero, "
                 "set optimizer.from_rank0 = True before loading; with another number of ranks there is also save(dir), then resume=dir"
             )
         self._check_params(mine)

@@ -1,4 +1,8 @@
-"""Frameworks that save rank 0's optimizer state alone, and what of ours makes their checkpoints whole."""
+"""Frameworks that save rank 0's optimizer state alone, and what of ours makes their checkpoints whole.
+
+Nobody tells an optimizer who asks for its state, and we do not look at the callers. A state knows whether it is whole and notices when it
+is pickled (``_states.State``); what is in use in this process says whose hook belongs into the message.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +14,30 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ._compressed import _Compressed
 
-_LIGHTNING = "give the Trainer a thinwire.lightning.ThinwireCallback() (callbacks=[...])"
+_TRAINER = "with Trainer, give it a thinwire.transformers.ThinwireCallback() (callbacks=[...])"
+_ACCELERATE = "with Accelerate, call thinwire.accelerate.register(accelerator, optimizer) before save_state"
+_LIGHTNING = "with Lightning, give the Trainer a thinwire.lightning.ThinwireCallback() (callbacks=[...])"
 
-# The module that saves and loads, its function that saves, and the remedy. Trainer works through Accelerate, so it comes first.
-REMEDIES = [
-    ("transformers.trainer", "_save_checkpoint", "give the Trainer a thinwire.transformers.ThinwireCallback() (callbacks=[...])"),
-    ("accelerate.checkpointing", "save_accelerator_state", "call thinwire.accelerate.register(accelerator, optimizer) before save_state"),
-    ("lightning.pytorch.trainer.connectors.checkpoint_connector", "dump_checkpoint", _LIGHTNING),
-    ("pytorch_lightning.trainer.connectors.checkpoint_connector", "dump_checkpoint", _LIGHTNING),
-]
-
-ANYWHERE = (
-    "call optimizer.consolidate_state_dict() on all ranks before rank 0 saves (thinwire.transformers, thinwire.lightning and "
-    "thinwire.accelerate do it for you)"
-)
+ANYWHERE = "call optimizer.consolidate_state_dict() on all ranks before rank 0 saves"
 
 
-def is_asked_by(module: str, function: str | None = None) -> bool:
-    """Whether a function of `module` is among those that wait for the caller; if `function` is given, that one."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module and function in (None, frame.f_code.co_name):
-            return True
-        frame = frame.f_back
-    return False
+def saving_rank_0() -> list[str]:
+    """The remedies for the frameworks in use that save what rank 0 gives them. Trainer works through Accelerate."""
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is None or not accelerate.is_initialized():
+        return []
+    return [*([_TRAINER] if "transformers.trainer" in sys.modules else []), _ACCELERATE]
 
 
-def saving() -> str | None:
-    """The remedy for the framework that writes a checkpoint now; None if none does."""
-    return next((remedy for module, function, remedy in REMEDIES if module in sys.modules and is_asked_by(module, function)), None)
+def consolidating() -> list[str]:
+    """The remedy for the framework in use that consolidates by itself, and saves the model of rank 0."""
+    names = ("lightning.pytorch.trainer", "pytorch_lightning.trainer")
+    return [_LIGHTNING] if any(name in sys.modules for name in names) else []
 
 
-def loading() -> str | None:
-    """The remedy for the framework that reads a checkpoint now."""
-    return next((remedy for module, _, remedy in REMEDIES if module in sys.modules and is_asked_by(module)), None)
+def remedies() -> str:
+    """How one file gets the states of all ranks: the way that works anywhere, and the hooks for the frameworks in use."""
+    return "; ".join([ANYWHERE, *saving_rank_0(), *consolidating()])
 
 
 def unwrapped(optimizer: Any) -> _Compressed:

@@ -7,8 +7,11 @@ ranks compare digests, and send and keep only the tensors that differ from rank 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +19,44 @@ from torch import Tensor
 
 MINE, OTHERS = "thinwire", "thinwire_others"
 VECTORS = ("params", "consensus")  # of a state, beside its "values"
+
+
+class State(dict[str, Any]):
+    """What ``state_dict()`` returns: a dictionary that is saved as a plain one, and knows two things more.
+
+    ``["state"]`` has the state cut by parameter, as other optimizers of PyTorch have it there and as the helpers of
+    ``torch.distributed.checkpoint`` read it. It is made when someone asks for it, and not saved: the vectors under ``"thinwire"`` are the
+    same values, and a file should not have them twice. And a state that is not whole can say so when it is pickled, which is when it is
+    saved.
+    """
+
+    by_parameter: Callable[[State], dict[Any, Any]] | None = None
+    before_pickling: Callable[[], None] | None = None
+
+    _cut: dict[Any, Any] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        if key != "state" or self.by_parameter is None:
+            return super().__getitem__(key)
+        if self._cut is None:
+            self._cut = self.by_parameter(self)
+        return self._cut
+
+    def __copy__(self) -> State:
+        return self._with(dict(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        return self._with(copy.deepcopy(dict(self), memo))
+
+    def _with(self, content: dict[str, Any]) -> State:
+        other = State(content)
+        other.by_parameter, other.before_pickling = self.by_parameter, self.before_pickling
+        return other
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        if self.before_pickling is not None:
+            self.before_pickling()
+        return OrderedDict, (), None, None, iter(self.items())  # the one dictionary beside dict that torch.load always accepts
 
 
 def place(rank: int, size: int) -> str:

@@ -187,19 +187,23 @@ fn every_worker_resumes_from_its_own_folder() {
 
 #[test]
 fn bad_input_is_refused_once() {
-    let place = Place::new();
-    for (line, words) in [
-        ("train --data nowhere.txt", ["nowhere.txt", ""]),
-        ("train --workers 2", ["workers = 2", "3 processes"]),
-        ("train --kappa 3", ["--kappa", ""]),
-        ("train --hierarchy hosts", ["hierarchy = hosts", "auto or flat"]),
-        ("train --hosts 2", ["hosts", "3 processes"]),
-    ] {
-        let ran = ran(&place, 3, line);
-        assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
-        assert_eq!(ran.stderr.matches("error: ").count(), 1, "{line}\n{}", ran.stderr);
-        assert!(words.iter().all(|word| ran.stderr.contains(word)), "{line}\n{}", ran.stderr);
-    }
+    // Side by side: after each of them mpirun waits for seconds (`sigkill_timeout`).
+    std::thread::scope(|scope| {
+        for (line, words) in [
+            ("train --data nowhere.txt", ["nowhere.txt", ""]),
+            ("train --workers 2", ["workers = 2", "3 processes"]),
+            ("train --kappa 3", ["--kappa", ""]),
+            ("train --hierarchy hosts", ["hierarchy = hosts", "auto or flat"]),
+            ("train --hosts 2", ["hosts", "3 processes"]),
+        ] {
+            scope.spawn(move || {
+                let ran = ran(&Place::new(), 3, line);
+                assert_eq!(ran.code, Some(2), "{line}\n{}", ran.stderr);
+                assert_eq!(ran.stderr.matches("error: ").count(), 1, "{line}\n{}", ran.stderr);
+                assert!(words.iter().all(|word| ran.stderr.contains(word)), "{line}\n{}", ran.stderr);
+            });
+        }
+    });
 }
 
 #[test]
@@ -240,12 +244,11 @@ fn a_killed_worker_is_named_by_all_others() {
     let place = Place::new();
     let line = format!("train {NETWORK} --steps 3000 --checkpoint-every 20 --quiet --json --out");
     let whole = place.thinwire(&format!("{line} whole --workers 3")).json();
-    for victim in [0, 1, 2] {
+    // Anywhere in a step, or while it saves.
+    for (victim, moment) in [(0, 3_100), (1, 47_700), (2, 211_300)] {
         let mut child = under_mpi(&place, 3, &format!("{line} parts{victim} --deadline 60")).spawn().expect("mpirun");
         in_the_middle(&place, &mut child, &format!("parts{victim}/checkpoint/manifest.json"));
-        // Anywhere in a step, or while it saves.
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
-        let pause = Duration::from_micros(u64::from(since.subsec_nanos()) % 300_000);
+        let pause = Duration::from_micros(moment);
         std::thread::sleep(pause);
         let began = Instant::now();
         signal("-KILL", &[rank_of(&place, victim)]);
@@ -285,7 +288,13 @@ fn no_checkpoint_is_promised_when_a_worker_is_lost() {
     in_the_middle(&place, &mut child, "run/metrics.jsonl");
     let told = rank_of(&place, 0);
     signal("-STOP", &[rank_of(&place, 1)]);
-    std::thread::sleep(Duration::from_millis(500)); // then worker 0 waits for it
+    // Worker 0 waits for it when the run writes no more; it writes several times a second.
+    let written = || std::fs::metadata(place.path("run/metrics.jsonl")).expect("a journal").len();
+    let mut before = 0;
+    while before != written() {
+        before = written();
+        std::thread::sleep(Duration::from_millis(500));
+    }
     signal("-TERM", &[told]);
     let ran = Ran::of(&line, child.wait_with_output().expect("mpirun ends"));
     assert_ne!(ran.code, Some(0));

@@ -53,10 +53,39 @@ impl Server {
 /// Starts a worker, and waits until it has a seat: so ranks are in order.
 fn join(place: &Place, address: &str, name: &str, more: &str) -> Child {
     let child = place.start(&format!("join {address} --name {name} --out {name} --json {more}"));
+    wait_for_seat(place, name);
+    child
+}
+
+fn wait_for_seat(place: &Place, name: &str) {
     wait_for(name, || {
         std::fs::read_to_string(place.path("server/members.json")).ok()?.contains(&format!("\"{name}\"")).then_some(())
     });
-    child
+}
+
+/// A worker whose standard error is a file: what it says is read while it runs.
+struct Overheard {
+    child: Child,
+    log: String,
+}
+
+impl Overheard {
+    fn start(place: &Place, line: &str, log: &str) -> Overheard {
+        let file = File::create(place.path(log)).unwrap();
+        let child = place.command(line).stdout(Stdio::piped()).stderr(file).spawn().unwrap();
+        Overheard { child, log: log.to_owned() }
+    }
+
+    fn says(&self, place: &Place, words: &str) {
+        wait_for(words, || place.read(&self.log).contains(words).then_some(()));
+    }
+
+    /// What it has said when it was interrupted, and its exit code.
+    fn interrupted(self, place: &Place) -> (Option<i32>, String) {
+        interrupt(&self.child);
+        let code = self.child.wait_with_output().unwrap().status.code();
+        (code, place.read(&self.log))
+    }
 }
 
 fn ended(name: &str, child: Child) -> Value {
@@ -294,27 +323,23 @@ fn a_worker_is_interrupted_while_its_server_is_gone_and_comes_back_with_what_it_
     let flags = format!("{NETWORK} --steps 100000 --workers 1 --eval-every 100000");
     let mut server = serve(&place, "127.0.0.1:0", &flags);
     let address = server.address.clone();
-    let a = join(&place, &address, "a", "");
+    let a = Overheard::start(&place, &format!("join {address} --name a --out a --json"), "a.log");
+    wait_for_seat(&place, "a");
     wait_for("some steps", || (metrics_lines(&place, "a") > 5).then_some(()));
     server.kill();
-    std::thread::sleep(Duration::from_millis(300)); // the step that was under way
-    interrupt(&a);
-    let ran = Ran::of("join", a.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    for words in ["the server is lost", "come back:"] {
-        assert!(ran.stderr.contains(words), "{}", ran.stderr);
-    }
+    a.says(&place, "the server is lost");
+    let (code, said) = a.interrupted(&place);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("come back:"), "{said}");
     // A worker may come before its server.
     let seen = metrics_lines(&place, "a");
-    let back = place.start(&format!("join {address} --out a"));
-    std::thread::sleep(Duration::from_millis(300));
+    let back = Overheard::start(&place, &format!("join {address} --out a"), "back.log");
+    back.says(&place, "out of reach");
     let server = serve(&place, &address, &flags);
     wait_for("more steps", || (metrics_lines(&place, "a") > seen + 5).then_some(()));
-    interrupt(&back);
-    let ran = Ran::of("join", back.wait_with_output().unwrap());
-    for words in ["out of reach", "back again"] {
-        assert!(ran.stderr.contains(words), "{}", ran.stderr);
-    }
+    let (_, said) = back.interrupted(&place);
+    assert!(said.contains("back again"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
     interrupt(&server.child);
     server.child.wait_with_output().unwrap();
 }

@@ -3,7 +3,7 @@
 use crate::helper::*;
 use crate::wire::Wire;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thinwire_server::link::Link;
 use thinwire_server::{JoinOptions, Member, Retention, Rules, Run, Security, Server};
 
@@ -102,9 +102,7 @@ fn the_message_of_a_life_that_ended_is_not_counted_beside_the_next() {
             let gradient = gradient(1, first.steps(), &y);
             first.step(&mut y, &gradient).map(|()| first.left_out())
         });
-        while server.status().arrived == 0 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("far's message", || server.status().arrived > 0);
         let (mut again, mut y) = join(server.address(), "far").resume(&checkpoint).unwrap();
         let other = scope.spawn(move || {
             train_to(6, &mut again, &mut y, 7); // another gradient than before
@@ -175,8 +173,8 @@ fn an_interrupted_worker_comes_back_with_what_is_its_own() {
         let interrupter = near.interrupter();
         let gradient = gradient(0, near.steps(), &x);
         let interrupted = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(200));
+            scope.spawn(|| {
+                until("near's message", || server.status().arrived > 0); // so it waits for a round
                 interrupter.interrupt();
             });
             loop {
@@ -217,9 +215,11 @@ fn a_worker_whose_seat_was_given_away_is_counted_in_its_new_one() {
         let wire = Wire::new(server.address());
         let [(mut near, mut x), (mut far, mut y)] = two_at_work([server.address(), wire.address]);
         std::thread::scope(|scope| {
+            let here = || server.status().members.iter().any(|member| member.name == "far" && member.connected);
             wire.cut(Duration::from_secs(600));
             train_to(24, &mut near, &mut x, 0);
-            std::thread::sleep(Duration::from_millis(300));
+            until("far is away", || !here());
+            std::thread::sleep(2 * rules.deadline); // after one of them its seat is free
             let (third, z) = join(server.address(), "third").start().unwrap();
             assert_eq!(third.group().slot(), 1, "far's");
             wire.cut(Duration::ZERO);
@@ -231,12 +231,10 @@ fn a_worker_whose_seat_was_given_away_is_counted_in_its_new_one() {
                 }
                 (y, last)
             });
-            let here = || server.status().members.iter().any(|member| member.name == "far" && member.connected);
-            let until = Instant::now() + Duration::from_secs(60);
-            while !here() {
-                assert!(Instant::now() < until, "{words}: far did not come back");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            // Before the others go on: they could be done before it is there.
+            until("far is counted in its new seat", || {
+                server.status().members.iter().any(|member| member.name == "far" && member.rounds > 0)
+            });
             let third = scope.spawn(move || train(third, z, 2));
             while !near.is_done() {
                 train_to(near.steps() + 1, &mut near, &mut x, 0);

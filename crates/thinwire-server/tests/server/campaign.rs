@@ -175,7 +175,8 @@ pub fn haunt(mut server: Process, seed: u64, faults: bool, furthest: &AtomicU64,
 
 /// A run of `steps` under `words`, with faults or without.
 fn campaign(words: &str, steps: u64, seed: u64, faults: bool) -> Outcome {
-    let (config, dir) = (config(words, steps), tempfile::tempdir().unwrap());
+    // On a disk, also where temporary files are in memory: there it would be over before the faults have come.
+    let (config, dir) = (config(words, steps), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
     let folder = dir.path().join("server");
     drop(Run::create(&folder, &config, &start(D), WORKERS, steps, String::new(), RETENTION).unwrap());
     let server = Process::start(&folder, None, DEADLINE);
@@ -227,8 +228,9 @@ fn check_log(words: &str, steps: u64, outcome: &Outcome) {
 #[test]
 fn whatever_happens_the_run_ends_as_it_would_have() {
     for (words, steps, margin, seed) in [
-        ("name = \"efficient-adam\"\nweight_decay = 0.0", 300, MARGIN[0], 1),
-        ("name = \"efficient-adam\"\nweight_decay = 0.0\ncodec = \"sign\"", 200, MARGIN[0], 2),
+        // A worker that was away for long owes so much that the judge may clip its message; the account wants it whole.
+        ("name = \"efficient-adam\"\nweight_decay = 0.0\noutlier = \"off\"", 300, MARGIN[0], 1),
+        ("name = \"efficient-adam\"\nweight_decay = 0.0\noutlier = \"off\"\ncodec = \"sign\"", 200, MARGIN[0], 2),
         ("name = \"zero-one-adam\"\nsync = \"every\"\nsync_every = 2\nvariance_gap = 4", 300, MARGIN[1], 3),
         ("name = \"one-bit-adam\"\nwarmup = 40", 200, MARGIN[1], 4),
     ] {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thinwire::options::Decay;
 use thinwire::{Config, LearningRate};
 use thinwire_server::{JoinOptions, Member, RemoteGroup, Retention, Rules, Run, Security, Server};
@@ -77,6 +77,16 @@ pub fn serve(dir: &Path, config: &Config, initial: &[f32], rules: Rules, steps: 
 pub fn serve_again(dir: &Path, address: SocketAddr, rules: Rules) -> Server {
     let run = Run::open(dir, RETENTION).unwrap();
     Server::start(run, address, rules, Security::default()).unwrap()
+}
+
+/// Looks until it is so: a server and its workers are threads of their own.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < give_up, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub fn join(address: SocketAddr, name: &str) -> RemoteGroup {

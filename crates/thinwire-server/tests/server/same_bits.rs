@@ -75,6 +75,11 @@ fn a_worker_that_comes_late_has_the_others_state_and_takes_part() {
                 }
                 y
             });
+            // Alone it could be done before the other's first message.
+            until("second's part", || {
+                let status = server.status();
+                status.arrived > 0 || status.members.iter().any(|member| member.name == "second" && member.rounds > 0)
+            });
             while !first.is_done() {
                 let gradient = gradient(0, first.steps(), &x);
                 first.step(&mut x, &gradient).unwrap();

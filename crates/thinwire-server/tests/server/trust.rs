@@ -313,9 +313,7 @@ fn one_who_waits_when_its_name_is_taken_is_told_at_once() {
     let server = serve(dir.path(), &config, &start(10), Rules { quorum: 2, ..rules(2) }, 5);
     let (mut first, mut params) = join(server.address(), "one").start().unwrap();
     let waiting = std::thread::spawn(move || first.step(&mut params, &[0.0; 10]).unwrap_err().to_string());
-    while server.status().arrived == 0 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("its message", || server.status().arrived > 0);
     let _second = join(server.address(), "one");
     let error = waiting.join().unwrap();
     assert!(error.contains("another worker has joined under this name"), "{error}");

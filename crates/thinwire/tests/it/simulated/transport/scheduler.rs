@@ -128,7 +128,7 @@ pub fn sleep(pause: Duration) {
     here(|scheduler, me| {
         let mut state = scheduler.state();
         state.doing[me] = Doing::Waits { on: 0, until: state.now + pause };
-        scheduler.switch(state, me);
+        drop(scheduler.switch(state, me));
     });
 }
 

@@ -62,7 +62,9 @@ impl<T> Drop for MutexGuard<'_, T> {
 
 /// Its address is its name, so it must have a size.
 #[derive(Default)]
-pub struct Condvar(u8);
+pub struct Condvar {
+    _size: u8,
+}
 
 /// Whether the time was over.
 pub struct TimedOut(bool);

@@ -281,7 +281,7 @@ impl Scheduler {
     pub fn wake(&self, name: usize, all: bool) {
         let mut state = self.state();
         let loses = if all { Broken::LosesAll } else { Broken::LosesOne };
-        if state.broken == Some(loses) && state.chance.one_in(16) {
+        if state.broken == Some(loses) && state.chance.one_in(4) {
             return;
         }
         let mut waiting = state.all(|doing| matches!(doing, Doing::Waits { on, .. } if on == name));

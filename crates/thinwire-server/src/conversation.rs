@@ -34,6 +34,8 @@ pub struct State {
     pub outgoing: Option<Outgoing>,
     /// The seats from which the message of this round has gone out: the worker may get another while it waits.
     pub sent_from: Vec<u32>,
+    /// A round to come that has counted somebody of this worker's name: it itself, or another.
+    pub name_counted: Option<u64>,
     pub note: Option<(note::What, u64)>,
     /// Why there will be no more rounds.
     pub failure: Option<String>,
@@ -78,6 +80,9 @@ impl State {
     }
 }
 
+/// Why a worker stops.
+pub const ANOTHER: &str = "another worker has joined under this name, and was counted";
+
 #[derive(Default)]
 pub struct Shared {
     pub state: Mutex<State>,
@@ -99,13 +104,19 @@ impl Shared {
 
     /// Whether a round since the welcome `before` has counted another worker of this name: of the rounds from `next` on, this one can be
     /// in the first alone, if it has sent a message for it. What it owes may have been told by the other then. (What a round before
-    /// that welcome has counted may be whoever had the seat before: a server that comes back knows seats, and no names.)
+    /// that welcome has counted may be whoever had the seat before: a server that comes back knows seats, and no names.) Whether the
+    /// first has counted this worker or the other, its record will say.
     pub fn check_alone(&self, before: &Welcome, now: &Welcome, next: u64) -> Result<(), End> {
-        let own = next + u64::from(!self.state().sent_from.is_empty());
-        match now.counted > before.rounds && now.counted > own {
-            true => Err(End::Refused("another worker has joined under this name, and was counted".to_owned())),
-            false => Ok(()),
+        let mut state = self.state();
+        let own = next + u64::from(!state.sent_from.is_empty());
+        let counted = now.counted > before.rounds;
+        if counted && now.counted > own {
+            return Err(End::Refused(ANOTHER.to_owned()));
         }
+        if counted && now.counted > next {
+            state.name_counted = Some(now.counted - 1);
+        }
+        Ok(())
     }
 
     /// There will be no more rounds.

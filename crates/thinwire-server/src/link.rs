@@ -5,7 +5,7 @@
 
 use crate::carrier::{Carrier, Grpc};
 use crate::connection::{End, JoinOptions};
-use crate::conversation::{Outgoing, SHORTEST, Shared, longer};
+use crate::conversation::{ANOTHER, Outgoing, SHORTEST, Shared, longer};
 use crate::error::{Error, Result};
 use crate::log::Record;
 use crate::proto::{Welcome, note};
@@ -140,14 +140,20 @@ impl Link {
         self.shared.wake.notify_one();
     }
 
-    /// Waits for `round`; with it come the seats from which this worker's message for it has gone out.
-    pub fn receive(&self, round: u64) -> Result<(Record, Vec<u32>), String> {
+    /// Waits for `round`, to which this worker has sent a message of this digest, if any; whether the round counts it.
+    pub fn receive(&self, round: u64, sent: u64) -> Result<(Record, bool), String> {
         let mut state = self.shared.state();
         loop {
             if let Some(record) = state.inbox.pop_front() {
                 assert_eq!(record.round, round, "rounds come in their order");
                 self.shared.wake.notify_one();
-                return Ok((record, std::mem::take(&mut state.sent_from)));
+                let counts = std::mem::take(&mut state.sent_from).iter().any(|slot| record.counts(*slot, sent));
+                // Two processes went on from one residual, and the other's message has told of it.
+                if state.name_counted == Some(round) && !counts {
+                    state.failure = Some(ANOTHER.to_owned());
+                    return Err(ANOTHER.to_owned());
+                }
+                return Ok((record, counts));
             }
             if state.gap.is_some() {
                 return Err(format!("the server's log no longer has round {round}"));

@@ -279,9 +279,8 @@ impl Collective for Line {
 
     fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> EngineResult<()> {
         let round = self.state.round.load(Ordering::Relaxed);
-        match self.link.receive(round) {
-            Ok((record, seats)) => {
-                let counts = seats.iter().any(|slot| record.counts(*slot, self.sent));
+        match self.link.receive(round, self.sent) {
+            Ok((record, counts)) => {
                 self.state.left_out.store(!counts, Ordering::Relaxed);
                 self.state.round.store(round + 1, Ordering::Relaxed);
                 message.clear();

@@ -99,3 +99,24 @@ fn a_worker_that_finds_another_of_its_name_counted_stops() {
     shared.state().sent_from.push(0);
     assert!(alone(3, 6, 5) && !alone(3, 7, 5), "one that it has sent a message for");
 }
+
+/// Both have sent a message for round 5: whose is counted is known when its record comes.
+#[test]
+fn a_worker_whose_round_counted_another_of_its_name_stops() {
+    use crate::log::{Counted, Record};
+    let hears = |counted: &[u8]| {
+        let shared = Arc::<Shared>::default();
+        let welcomes = Mutex::new(vec![Welcome { rounds: 3, ..Welcome::default() }]);
+        let carrier = Box::new(Breaking { welcomes, snapshot: Vec::new() });
+        let (link, before) = Link::through(JoinOptions::new("nowhere:1", "one"), Arc::clone(&shared), carrier).unwrap();
+        link.send(5, b"mine", None);
+        shared.state().sent_from.push(2); // it has gone out
+        let again = shared.check_alone(&before, &Welcome { counted: 6, ..Welcome::default() }, 5);
+        assert!(again.is_ok(), "it may be its own");
+        let counted = vec![Counted { slot: 2, digest: xxh3_64(counted) }];
+        shared.state().inbox.push_back(Record { round: 5, counted, message: bytes::Bytes::new() });
+        link.receive(5, xxh3_64(b"mine")).map(|(_, counts)| counts)
+    };
+    assert_eq!(hears(b"mine"), Ok(true));
+    assert!(hears(b"other").is_err_and(|problem| problem.contains("another worker has joined under this name")));
+}

@@ -78,7 +78,7 @@ fn a_snapshot_may_be_newer_than_the_welcome() {
     assert!(rounds > before);
     link.follow(rounds);
     train_to(rounds + 1, &mut near, &mut x, 0);
-    assert_eq!(link.receive(rounds).unwrap().0.round, rounds);
+    assert_eq!(link.receive(rounds, 0).unwrap().0.round, rounds);
 }
 
 /// It was killed after it had sent its message and before the round was closed, and comes back with the checkpoint that the message

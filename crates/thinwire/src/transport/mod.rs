@@ -9,6 +9,7 @@ mod metered;
 pub mod mpi;
 mod shards;
 mod solo;
+mod sync;
 pub mod threads;
 
 pub use metered::{Jump, Metered, OutlierStep, Rounds, Seconds, Traffic};

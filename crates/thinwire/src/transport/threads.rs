@@ -5,12 +5,15 @@
 //!
 //! A worker that is dropped, by a panic too, wakes everyone who waits for it. A worker that is silent past the deadline
 //! is found by following who waits for whom: the end of that chain is the one to name.
+//!
+//! `tests/it/simulated/` runs this file in thousands of orders.
 
 use super::Collective;
+use super::sync::{Condvar, Mutex, MutexGuard, now};
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 /// How long a worker waits for another before it gives up.
 pub const DEADLINE: Duration = Duration::from_secs(300);
@@ -148,10 +151,10 @@ impl Thread {
     /// The mailbox of `from` with a message in it, or why there will be none.
     fn next(&self, from: usize, during: &'static str) -> Result<MutexGuard<'_, Queue>> {
         let mailbox = self.shared.mailbox(from, self.rank);
-        let give_up = Instant::now() + self.deadline;
+        let give_up = now() + self.deadline;
         let mut queue = lock(&mailbox.queue);
         while queue.messages.is_empty() {
-            let left = give_up.saturating_duration_since(Instant::now());
+            let left = give_up.saturating_duration_since(now());
             if left.is_zero() || self.is_gone(from) {
                 return Err(self.blame(from, during));
             }
@@ -239,38 +242,5 @@ impl Drop for Thread {
             let _queue = lock(&mailbox.queue);
             mailbox.arrival.notify_all();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::group;
-    use crate::error::Error;
-    use crate::transport::Collective;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
-
-    /// It gives up when it is told to, long before the deadline, and until then a message still arrives.
-    #[test]
-    fn a_waiting_worker_looks_around() {
-        let mut ends = group(2, Duration::from_secs(300));
-        let mut other = ends.pop().expect("two ends");
-        let mut worker = ends.pop().expect("two ends");
-        let looks = AtomicU32::new(0);
-        worker.look_around(Duration::from_millis(20), move || match looks.fetch_add(1, Ordering::Relaxed) {
-            0..10 => Ok(()),
-            _ => Err(Error::Transport { problem: "told to".to_owned() }),
-        });
-        let mut message = Vec::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50)); // a few looks
-                other.send(0, b"word", "a test").expect("it is there");
-            });
-            worker.receive(1, &mut message, "a test").expect("within ten looks");
-        });
-        assert_eq!(message, b"word");
-        let error = worker.receive(1, &mut message, "a test").expect_err("no more comes");
-        assert!(error.to_string().contains("told to"), "{error}");
     }
 }

@@ -40,7 +40,13 @@ mod served;
 mod shards;
 mod signs;
 mod signs_oracle_itself;
+mod simulated;
 mod tidy;
 mod traffic;
 mod twins;
 mod weights;
+
+/// What the engine's `threads.rs`, which `simulated` compiles once more, finds in its own crate.
+mod error {
+    pub use thinwire::{Error, Result};
+}

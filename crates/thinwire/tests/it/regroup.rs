@@ -74,12 +74,12 @@ fn whole(states: &[State]) -> Vec<f64> {
 }
 
 /// mean e + E.
-fn residue(states: &[State]) -> Vec<f64> {
+pub fn residue(states: &[State]) -> Vec<f64> {
     mean(states, "up_residue").iter().zip(whole(states)).map(|(e, whole)| e + whole).collect()
 }
 
 /// Equal to what a handful of f32 operations on numbers of this size may lose.
-fn assert_close(left: &[f64], right: &[f64], context: &str) {
+pub fn assert_close(left: &[f64], right: &[f64], context: &str) {
     assert_eq!(left.len(), right.len(), "{context}");
     let size = left.iter().chain(right).fold(0.0, |size: f64, value| size.max(value.abs()));
     for (k, (left, right)) in left.iter().zip(right).enumerate() {

@@ -9,7 +9,7 @@ use thinwire::inside::kernel::{Level, bf16, streaming, use_level};
 const LEVELS: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
 
 /// Every codec; of those with a width, every width.
-pub const CODECS: [CodecName; 22] = [
+pub const CODECS: [CodecName; 25] = [
     CodecName::Sign,
     CodecName::Uniform(2),
     CodecName::Uniform(3),
@@ -28,6 +28,9 @@ pub const CODECS: [CodecName; 22] = [
     CodecName::TopK(70_000),
     CodecName::TopK(500_000),
     CodecName::TopK(1_000_000),
+    CodecName::Sparse { millionths: 15_625, width: 2 },
+    CodecName::Sparse { millionths: 200_000, width: 4 },
+    CodecName::Sparse { millionths: 1_000_000, width: 8 },
     CodecName::Bf16,
     CodecName::F16,
     CodecName::F32,

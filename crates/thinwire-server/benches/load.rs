@@ -154,6 +154,8 @@ struct Fan {
     links: Vec<Link>,
     workers: usize,
     round: u64,
+    /// The digest of the message that was sent last.
+    sent: u64,
 }
 
 impl Collective for Fan {
@@ -168,12 +170,14 @@ impl Collective for Fan {
     }
     fn reserve(&mut self, _: usize, _: usize) {}
     fn send(&mut self, _: usize, message: &[u8], _: &'static str) -> thinwire::Result<()> {
+        self.sent = xxhash_rust::xxh3::xxh3_64(message);
         self.links.iter().for_each(|link| link.send(self.round, message, None));
         Ok(())
     }
     fn receive(&mut self, _: usize, message: &mut Vec<u8>, _: &'static str) -> thinwire::Result<()> {
         for link in &self.links {
-            let (record, _) = link.receive(self.round).map_err(|problem| thinwire::Error::Transport { problem })?;
+            let received = link.receive(self.round, self.sent);
+            let (record, _) = received.map_err(|problem| thinwire::Error::Transport { problem })?;
             message.clear();
             message.extend_from_slice(&record.message);
         }
@@ -192,7 +196,7 @@ fn light(options: Vec<JoinOptions>, rounds: u64, after: &(dyn Fn(u64) + Sync)) -
     let config = Config::from_json(&welcome.config).unwrap();
     let rate = config.learning_rate.clone().unwrap();
     let mut params = vec![0.0; welcome.parameters as usize];
-    let fan = Fan { links, workers, round: 0 };
+    let fan = Fan { links, workers, round: 0, sent: 0 };
     let mut engine = Worker::new(&config, &params, Box::new(fan)).unwrap();
     let gradient = gradient(params.len(), 0);
     let began = Instant::now();

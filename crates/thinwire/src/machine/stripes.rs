@@ -122,6 +122,6 @@ mod tests {
         let width = |values, parts| Stripes::new(values, 512, parts).width;
         assert_eq!((width(0, 8), width(100_000, 8)), (1, 1));
         assert_eq!((width(7_000_000, 4), width(10_000_000_000, 8)), (13, 64));
-        assert_eq!(Stripes::new(100, 512, 1).stretches(2..2).collect::<Vec<_>>(), [2..2]);
+        assert!(Stripes::new(100, 512, 1).stretches(2..2).eq(std::iter::once(2..2)));
     }
 }

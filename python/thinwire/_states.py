@@ -26,8 +26,8 @@ class State(dict[str, Any]):
 
     ``["state"]`` has the state cut by parameter, as other optimizers of PyTorch have it there and as the helpers of
     ``torch.distributed.checkpoint`` read it. It is made when someone asks for it, and not saved: the vectors under ``"thinwire"`` are the
-    same values, and a file should not have them twice. And a state that is not whole can say so when it is pickled, which is when it is
-    saved.
+    same values, and a file should not have them twice. ``get`` and ``items`` show what is saved. And a state that is not whole can say so
+    when it is pickled, which is when it is saved.
     """
 
     by_parameter: Callable[[State], dict[Any, Any]] | None = None
@@ -41,6 +41,11 @@ class State(dict[str, Any]):
         if self._cut is None:
             self._cut = self.by_parameter(self)
         return self._cut
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "state":
+            self.by_parameter = None  # whoever puts one there wants it back
+        super().__setitem__(key, value)
 
     def __copy__(self) -> State:
         return self._with(dict(self))

@@ -168,8 +168,9 @@ class LocalAdam(_Compressed):
     __doc__ = _described(
         "Local Adam: every rank takes AdamW steps of its own; every ``sync_every`` steps all move by what these come to.\n\n"
         "    The presets ``diloco`` (arXiv 2311.08105), ``streaming-diloco``, ``sparseloco``, ``slowmo``, ``fedavg``, ``dsm`` and ``co2``\n"
-        "    are the papers'. Without one it is DiLoCo's outer step every 32 steps. With ``delay`` nobody waits for a mean, and with ``parts``\n"
-        "    each is of a part of the parameters. :meth:`consensus` shows the model that all ranks have in common, and sends nothing.",
+        "    are the papers'. Without one it is DiLoCo's outer step every 32 steps. With ``delay`` nobody waits for a mean, and with\n"
+        "    ``parts`` each is of a part of the parameters. :meth:`consensus` shows the model that all ranks have in common, and sends\n"
+        "    nothing.",
         ", ``outer``, ``outer_rate``, ``outer_momentum``, ``sync``, ``sync_every``, ``delay``, ``parts``",
     )
     _name = "local-adam"

@@ -39,7 +39,7 @@ pub fn only_resumes(flags: &Common, dir: &Path, more: bool) -> Result<()> {
     ensure!(
         given == Settings::default() && flags.config.is_none() && !more && !flags.overwrite,
         "--resume {}: expected only --transport, --hosts, --deadline, --tensorboard, --json, --quiet and, for `train`, --steps beside \
-         it, because the run keeps its other settings",
+         it, because the run keeps its other settings (another number of workers: mpirun -np N thinwire … --resume)",
         dir.display()
     );
     Ok(())

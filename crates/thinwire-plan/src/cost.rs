@@ -179,8 +179,9 @@ impl Estimate {
         };
         let exact = if plan.rounds.exact > 0 { cost(Round::Exact)? } else { None };
         let mut coarse = if plan.rounds.coarse > 0 { cost(Round::Coarse)? } else { None };
-        if let (Some(coarse), parts @ 2..) = (&mut coarse, plan.parts()) {
-            // A step of its own for the whole vector, and the round for a part of it.
+        let (parts, is_late) = (plan.parts(), plan.delays().any(|(delay, _)| delay > 0));
+        if let Some(coarse) = coarse.as_mut().filter(|_| parts > 1 || is_late) {
+            // What was measured is a round of the whole vector with the worker's own step in it. These have a step of their own first.
             coarse.serve /= parts as f64;
             coarse.pack = packing.alone(&method, params, place)? + coarse.pack / parts as f64;
         }

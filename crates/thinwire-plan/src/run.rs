@@ -41,13 +41,10 @@ pub fn planned(
     let packing = packing::measure(&methods, params, &place)?;
     let [method] = methods;
     let estimate = Estimate::new(method, params, steps, compute, &place, &packing)?;
-    let rounds = estimate.plan.rounds;
-    // The journal has one line a step: a sync at the end makes a skipped step a coarse one, and a second round of a step is not told.
-    let exact = rounds.exact - estimate.plan.second;
-    let skipped = steps.saturating_sub(exact + rounds.coarse);
+    let rounds = estimate.plan.rounds_of_steps();
     Ok(Planned {
         bytes_sent_per_worker: estimate.bytes_sent,
-        rounds: Rounds { exact, coarse: rounds.coarse, skipped },
+        rounds: Rounds { exact: rounds.exact, coarse: rounds.coarse, skipped: rounds.skipped },
         step_seconds: links.map(|links| estimate.mean_step(&links)),
     })
 }

@@ -86,7 +86,12 @@ pub fn all(estimates: &[Estimate], situation: &Situation, chance: &Chance) -> Ve
 /// One method: stretches of the run's calendar, evenly spread over it, and one where each kind of step first comes.
 pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Chance) -> Simulated {
     let (plan, kinds) = (&estimate.plan, [Round::Exact, Round::Coarse, Round::Skipped]);
-    let total = [plan.rounds.exact, plan.rounds.coarse, plan.rounds.skipped];
+    // A sync at the end is waited for: where others are not, it is by the formula.
+    let is_late = plan.delays().any(|(delay, _)| delay > 0);
+    let finals = if is_late { plan.final_rounds } else { 0 };
+    let last =
+        finals as f64 * estimate.round(Round::Coarse).map_or(0.0, |cost| cost.seconds(network) + estimate.compute);
+    let total = [plan.rounds.exact, plan.rounds.coarse - finals, plan.rounds.skipped];
     let mut cluster = Cluster::new(hosts, *network, *chance);
     let buckets =
         kinds.iter().filter_map(|kind| estimate.round(*kind)).map(|cost| cost.load.buckets).max().unwrap_or(1);
@@ -112,8 +117,13 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
         for t in start..start + long {
             let round = plan.round(t);
             cluster.compute(estimate.compute, t);
+            // What is waited for is the cost of the round that is on its way.
+            let computed = cluster.mean_clock();
             cluster.turn();
             cluster.finish(t);
+            let waited = cluster.mean_clock() - computed;
+            seconds[1] += waited;
+            before += waited;
             match estimate.round(round) {
                 Some(cost) if round == Round::Coarse && plan.delay(t) > 0 => {
                     cluster.start(cost.bucket(network), t + plan.delay(t));
@@ -150,7 +160,7 @@ pub fn one(estimate: &Estimate, hosts: &[usize], network: &Network, chance: &Cha
         }
     }
     let mean = |kind: usize| if many[kind] > 0 { seconds[kind] / many[kind] as f64 } else { 0.0 };
-    let run = (0..3).map(|kind| total[kind] as f64 * mean(kind)).sum::<f64>() - estimate.without_computing();
+    let run = (0..3).map(|kind| total[kind] as f64 * mean(kind)).sum::<f64>() - estimate.without_computing() + last;
     Simulated { step: run / plan.steps.max(1) as f64, steps: many.iter().sum() }
 }
 

@@ -111,7 +111,6 @@ fn late(delay: u64, parts: u64, place: &Place, network: &Network, compute: f64) 
     (estimate, beyond)
 }
 
-/// But for the first and the last means, whose waits fall to another step in the simulation.
 #[test]
 fn late_means_are_simulated_as_the_formula_has_them() {
     for place in [place(1, 1), place(4, 4), place(8, 2)] {
@@ -122,7 +121,7 @@ fn late_means_are_simulated_as_the_formula_has_them() {
                 let (simulated, formula) =
                     (one(&estimate, &place.hosts, &network, &CALM).step, estimate.mean_step(&network));
                 assert!(
-                    near(simulated, formula, 0.04),
+                    near(simulated, formula, 0.01), // the formula forgets that the optimizer's own passes hide a little too
                     "delay {delay}, {parts} parts, {bandwidth:e}: {simulated} {formula}"
                 );
             }

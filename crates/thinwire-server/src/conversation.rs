@@ -114,7 +114,7 @@ impl Shared {
             return Err(End::Refused(ANOTHER.to_owned()));
         }
         if counted && now.counted > next {
-            state.name_counted = Some(now.counted - 1);
+            state.name_counted.get_or_insert(now.counted - 1); // an earlier round may still wait to be read
         }
         Ok(())
     }

@@ -149,7 +149,8 @@ impl Link {
                 self.shared.wake.notify_one();
                 let counts = std::mem::take(&mut state.sent_from).iter().any(|slot| record.counts(*slot, sent));
                 // Two processes went on from one residual, and the other's message has told of it.
-                if state.name_counted == Some(round) && !counts {
+                let was_counted = state.name_counted.take_if(|counted| *counted <= round) == Some(round);
+                if was_counted && !counts {
                     state.failure = Some(ANOTHER.to_owned());
                     return Err(ANOTHER.to_owned());
                 }

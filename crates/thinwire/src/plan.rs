@@ -35,7 +35,9 @@ pub struct Plan {
     delays: BTreeMap<u64, u64>,
     /// Coarse rounds of each part of the vector.
     of_parts: Vec<u64>,
-    /// The parts that a sync after the last step has a round of.
+    /// Of the coarse rounds, those of a sync after the last step.
+    pub final_rounds: u64,
+    /// The parts that such a sync has a round of.
     unsynced: Vec<usize>,
 }
 
@@ -104,6 +106,7 @@ impl Plan {
             learning_rate: settings.learning_rate,
             delays: BTreeMap::new(),
             of_parts: Vec::new(),
+            final_rounds: 0,
             unsynced: Vec::new(),
         };
         plan.of_parts = vec![0; plan.algorithm.parts()];
@@ -128,10 +131,20 @@ impl Plan {
     pub fn with_final_sync(mut self) -> Plan {
         for part in std::mem::take(&mut self.unsynced) {
             self.rounds.coarse += 1;
+            self.final_rounds += 1;
             self.of_parts[part] += 1;
             *self.delays.entry(0).or_default() += 1;
         }
         self
+    }
+
+    /// The rounds as a journal of steps has them, one for each: a sync at the end makes a skipped step a coarse one, and a second round of a
+    /// step is not told.
+    pub fn rounds_of_steps(&self) -> Rounds {
+        let ends_skipped = self.steps.checked_sub(1).is_some_and(|last| self.round(last) == Round::Skipped);
+        let at_end = u64::from(self.final_rounds > 0 && ends_skipped);
+        let (exact, coarse) = (self.rounds.exact - self.second, self.rounds.coarse - self.final_rounds + at_end);
+        Rounds { exact, coarse, skipped: self.steps.saturating_sub(exact + coarse) }
     }
 
     /// Parameters of the model.

@@ -72,7 +72,7 @@ struct Mean {
     t: u64,
     /// Before it started.
     digest: u64,
-    /// What it is of, if not of the whole vector.
+    /// The number of the part that it is of; 0 if it is of the whole vector.
     part: usize,
     /// Where [`Begun::kept`] has its messages.
     place: usize,
@@ -86,8 +86,8 @@ impl Begun {
     }
 }
 
-/// A part of a mean.
-enum Part {
+/// What a call does of a mean.
+enum Stage {
     Start,
     Turn,
     Finish,
@@ -100,7 +100,7 @@ impl Exchange {
         let mean = Mean { t: step.t, digest: self.digest, part: step.part, place, had_its_turn: false };
         let free = self.begun.means.iter_mut().find(|mean| mean.is_none());
         *free.expect("at most two means are under way") = Some(mean);
-        self.run_part(Part::Start, mean, step, source, Keep)?;
+        self.run_stage(Stage::Start, mean, step, source, Keep)?;
         self.group.traffic.rounds.count(Round::Coarse);
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Exchange {
     pub fn turn(&mut self, step: &mut Step<'_>) -> Result<()> {
         let Some(mean) = self.begun.means[0].filter(|mean| !mean.had_its_turn) else { return Ok(()) };
         self.begun.means[0] = Some(Mean { had_its_turn: true, ..mean });
-        self.run_part(Part::Turn, mean, step, OfGradient, Keep).map(drop)
+        self.run_stage(Stage::Turn, mean, step, OfGradient, Keep).map(drop)
     }
 
     /// Does with the oldest late mean what the pass does; returns how many took part. Nothing is done when nobody did. A mean that has
@@ -145,14 +145,14 @@ impl Exchange {
     fn receive(&mut self, step: &mut Step<'_>, pass: impl Pass) -> Result<(u64, u64)> {
         let [first, second] = self.begun.means;
         let first = first.expect("a mean is under way");
-        let (contributions, chain) = self.run_part(Part::Finish, first, step, OfGradient, pass)?;
+        let (contributions, chain) = self.run_stage(Stage::Finish, first, step, OfGradient, pass)?;
         self.begun.means = [second, None];
         Ok((contributions, chain))
     }
 
-    fn run_part(
+    fn run_stage(
         &mut self,
-        part: Part,
+        stage: Stage,
         mean: Mean,
         step: &mut Step<'_>,
         source: impl Source,
@@ -160,10 +160,10 @@ impl Exchange {
     ) -> Result<(u64, u64)> {
         let mut kept = std::mem::take(&mut self.begun.kept[mean.place]);
         let mut under_way = self.under_way(Round::Coarse, mean.part, (mean.t, mean.digest), step, source, pass);
-        let done = match part {
-            Part::Start => under_way.start(&mut kept).map(|()| (0, 0)),
-            Part::Turn => under_way.turn(&mut kept).map(|()| (0, 0)),
-            Part::Finish => {
+        let done = match stage {
+            Stage::Start => under_way.start(&mut kept).map(|()| (0, 0)),
+            Stage::Turn => under_way.turn(&mut kept).map(|()| (0, 0)),
+            Stage::Finish => {
                 let outcome = under_way.finish(&mut kept);
                 outcome.map(|outcome| (u64::from(outcome.contributions.unwrap_or(0)), outcome.digest))
             }

@@ -98,7 +98,7 @@ impl Resident {
         self.lacks("pass by tensor", P::NAME)
     }
 
-    /// Nor for this.
+    /// Nor for this, but of a whole vector.
     pub fn run_in<P: Pass>(&mut self, stripes: Stripes, pass: P, step: &mut Step<'_>) -> Result<()> {
         if stripes.is_whole() { self.run(pass, step) } else { self.lacks("pass over a part of the values,", P::NAME) }
     }

@@ -1,26 +1,26 @@
-//! A part of a vector: every P-th stripe of its blocks. Parts are averaged by turns, so that no round is long.
+//! A part of a vector: every K-th stripe of its blocks. Parts are averaged by turns, so that no round is long.
 //!
-//! With stripes of w blocks, block b belongs to part ⌊b/w⌋ mod P. Stripes are dealt out like cards, so that each part has something of
+//! With stripes of w blocks, block b belongs to part ⌊b/w⌋ mod K. Stripes are dealt out like cards, so that each part has something of
 //! each layer, and of each owner's blocks. The cut depends on the vector alone, not on the number of workers.
 
 use std::ops::Range;
 
-/// The widest stripe, in blocks: long enough for memory to be read in one go.
+/// The widest stripe, in blocks.
 const WIDEST: usize = 64;
 
 /// A part has at least so many stripes if there are blocks enough, so that owners have about as much of each part.
 const FEWEST: usize = 256;
 
-/// One of P parts of a vector of values in blocks.
+/// One of K parts of a vector of values in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripes {
     /// Values in a block.
     block: usize,
     /// w, in blocks.
     width: usize,
-    /// P.
+    /// K.
     parts: usize,
-    /// Which of them: 0 to P − 1.
+    /// Which of them: 0 to K − 1.
     part: usize,
 }
 

@@ -21,8 +21,9 @@
 //! as Δ is on its way and the mean before it is applied, and what a worker's own steps came to comes back to it with the mean. That is CO2
 //! (arXiv 2401.16265).
 //!
-//! With `parts` = P a sync is of one part of the parameters ([`Stripes`]), and the parts take turns: each has its own once in H steps, so
-//! there is a round every H/P steps, of a P-th of the bytes. With a delay this is Streaming DiLoCo whole (`streaming-diloco`).
+//! With `parts` = K a sync is of one of K parts of the parameters ([`Stripes`]), and the parts take turns: each has its own once in H
+//! steps, so there is a round every H/K steps, of a K-th of the bytes. With a delay of at most H/K and α > 0 this is the rule of Streaming
+//! DiLoCo (`streaming-diloco`).
 //!
 //! The preset `sparseloco` is SparseLoCo (arXiv 2508.15706): the mean difference of 30 steps, of which each worker sends the largest 1.6 %
 //! in two bits each, with error feedback. Its residual decays there (e ← 0.95·e); here it does not.
@@ -125,11 +126,11 @@ struct Arriving {
 /// Which part of the vector a sync is of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Parts {
-    /// P.
+    /// K.
     count: usize,
     /// The first step that may be skipped: before it every step syncs a part.
     from: u64,
-    /// H/P: the gap between syncs.
+    /// H/K: the gap between syncs.
     gap: u64,
 }
 
@@ -164,7 +165,7 @@ struct Running {
     /// For each part, γ of each group at the last step since its sync that had one: what the rules divide by. At a rate of 0 nothing has
     /// moved, and what steps before it have done is still in their units.
     rates: Vec<f64>,
-    /// For each part, steps since its last sync.
+    /// For each part, steps since its last sync: a whole number, in the form that states have for several.
     pending: Vec<f64>,
     /// For each part, those of them that this worker took part in: whether it has anything to send.
     taken: Vec<f64>,
@@ -350,7 +351,7 @@ impl Running {
     /// The outer rule with a mean that started earlier, if there is one, and the rates of its steps; x ← α·x + (1−α)·a.
     fn finish(&mut self, step: &mut Step<'_>, exchange: &mut Exchange) -> Result<()> {
         let Arriving { delay, late, rates } = self.arriving.as_mut().expect("it syncs late");
-        let part = if late.is_under_way() { self.parts.of(late.due - delay.steps) } else { 0 };
+        let part = if late.is_under_way() { self.parts.of(late.due.saturating_sub(delay.steps)) } else { 0 };
         let stripes = self.stripes.of(part);
         let (alone, beside) = ((stripes, Vector::own(ARRIVED_ALONE)), (stripes, Vector::own(ARRIVED)));
         let mix = (delay.mix as f32, (1.0 - delay.mix) as f32);
@@ -507,12 +508,11 @@ impl Algorithm for Decided {
         1.0
     }
 
-    /// Skipped and coarse rounds by turns.
+    /// Skipped and coarse rounds by turns, of the whole vector, that workers wait for: what a plan makes the others from.
     fn drill(&self, each: u64) -> (Map<String, Value>, u64) {
-        let (sync, sync_start, sync_every) = (Some(Sync::Every), Some(0), Some(2 * self.parts.count as u64));
-        let delay = self.delay.map(|_| 1);
-        let options = LocalAdam { sync, sync_start, sync_every, sync_longest: None, delay, ..self.options.clone() };
-        (given(&options), 2 * each)
+        let (sync, sync_start, sync_every) = (Some(Sync::Every), Some(0), Some(2));
+        let whole = LocalAdam { delay: None, mix: None, parts: None, sync_longest: None, ..self.options.clone() };
+        (given(&LocalAdam { sync, sync_start, sync_every, ..whole }), 2 * each)
     }
 
     /// Nobody has measured yet how it learns.
@@ -557,11 +557,11 @@ pub struct LocalAdam {
     pub outer_penalty: Option<f64>,
     /// φ of `slow-momentum`, the largest |M|. Default: no limit.
     pub outer_clip: Option<f64>,
-    /// τ: a mean is applied so many steps after its sync has started it, at most H/P. Default 0; with preset `co2` H.
+    /// τ: a mean is applied so many steps after its sync has started it, at most H/K. Default 0; with preset `co2` H.
     pub delay: Option<u64>,
     /// α: what a worker keeps of its own view when a late mean is applied. Default 0.
     pub mix: Option<f64>,
-    /// P: a sync is of one of so many parts of the parameters, which take turns; H is a multiple of P. Default 1.
+    /// K: a sync is of one of so many parts of the parameters, which take turns; H is a multiple of K. Default 1.
     pub parts: Option<u64>,
     /// How the gap between syncs grows: `every` or `follow-lr`. Default `every`.
     pub sync: Option<Sync>,
@@ -575,6 +575,9 @@ pub struct LocalAdam {
 
 /// H unless it is given.
 const GAP: u64 = 32;
+
+/// Of parts: each has numbers of its own, and buffers are made for the largest.
+const MOST_PARTS: u64 = 4096;
 
 impl Options for LocalAdam {
     const NAME: Name = Name::LOCAL_ADAM;
@@ -651,8 +654,11 @@ impl LocalAdam {
                 self.delay.get_or_insert(2);
                 self.mix.get_or_insert(0.5);
                 self.outer_rate.get_or_insert(0.4);
+                // Whoever chooses a codec gets residuals with it: what some lose is too much to forget.
+                if [config.codec, config.codec_up, config.codec_down].iter().all(Option::is_none) {
+                    config.feedback.get_or_insert(0.0);
+                }
                 coded(config, CodecName::Power2(4), CodecName::Power2(4));
-                config.feedback.get_or_insert(0.0);
             }
             "sparseloco" => coded(config, SPARSE, MEANS_OF_SPARSE),
             _ => {}
@@ -660,7 +666,7 @@ impl LocalAdam {
         Ok(())
     }
 
-    /// P. The gap between syncs is then H/P.
+    /// K. The gap between syncs is then H/K.
     fn decide_parts(&mut self, sync: SyncSteps, config: &Config) -> Result<(SyncSteps, Parts)> {
         self.parts = self.parts.filter(|parts| *parts != 1); // one is none, and how records have it
         let Some(parts) = self.parts else { return Ok((sync, Parts::WHOLE)) };
@@ -668,6 +674,9 @@ impl LocalAdam {
             let problem = "needs gaps that are all alike; expected sync = every, or 1";
             return Err(Error::config("parts", parts, problem));
         };
+        if parts > MOST_PARTS {
+            return Err(Error::config("parts", parts, format!("expected at most {MOST_PARTS}")));
+        }
         if parts == 0 || !every.is_multiple_of(parts) {
             let problem =
                 format!("expected a number that divides sync_every = {every}: each part syncs once in {every} steps");
@@ -812,7 +821,7 @@ mod tests {
         let streaming = (words("power4, power4"), Some(0.0), [Some(96), Some(8), Some(2)], Some(0.4));
         assert_eq!(of("preset = 'streaming-diloco'"), streaming);
         let other = (words("sign, sign"), Some(1.0), [Some(12), Some(4), Some(3)], Some(0.4));
-        let options = "sync_every = 12; parts = 4; delay = 3; codec = 'sign'; feedback = 1.0";
+        let options = "sync_every = 12; parts = 4; delay = 3; codec = 'sign'";
         assert_eq!(of(&format!("preset = 'streaming-diloco'; {options}")), other);
         let sparse = (words("topk0.015625x2, topk0.0625x4"), Some(1.0), [Some(30), None, None], Some(1.0));
         assert_eq!(of("preset = 'sparseloco'"), sparse);
@@ -859,6 +868,7 @@ mod tests {
             ),
             ("parts = 5", &["parts = 5", "divides sync_every = 32"]),
             ("parts = 0", &["parts = 0", "divides sync_every = 32"]),
+            ("parts = 8192; sync_every = 8192", &["parts = 8192", "at most 4096"]),
             ("parts = 4; delay = 9", &["delay = 9", "sync_every / parts = 8"]),
             ("parts = 2; weighted = true", &["parts = 2", "weighted"]),
             ("preset = 'streaming-diloco'; sync_every = 20", &["parts = 8", "divides sync_every = 20"]),

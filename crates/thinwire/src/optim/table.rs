@@ -72,7 +72,7 @@ pub trait Algorithm: Debug + Send + Sync {
         0
     }
 
-    /// P: in how many parts the vector goes, if coarse rounds are of one part at a time.
+    /// K: in how many parts the vector goes, if coarse rounds are of one part at a time.
     fn parts(&self) -> usize {
         1
     }

@@ -90,6 +90,9 @@ impl Settings {
         if self.weighted {
             return Err(Error::Device { device: device.name(), problem: "it has no weighted means".to_owned() });
         }
+        if self.algorithm.parts() > 1 {
+            return Err(Error::Device { device: device.name(), problem: "it has no means of `parts`".to_owned() });
+        }
         let resident = Resident::new(device, groups, self.algorithm.vectors(), self.keeps(), &passes, &codecs)?;
         Ok(Machine::Device(resident))
     }

@@ -62,8 +62,10 @@ impl Resident {
 /// Every case whose passes the device has, which are those of the engine's own optimizers, in both topologies; some with clipping.
 fn cases() -> impl Iterator<Item = (String, Config)> {
     let has_all = |words: &String| {
-        let passes = config(words).decide().unwrap().algorithm.passes();
-        passes.iter().all(|pass| PASSES.contains(pass)) && remembers_all(&config(words))
+        let algorithm = config(words).decide().unwrap().algorithm;
+        algorithm.parts() == 1
+            && algorithm.passes().iter().all(|pass| PASSES.contains(pass))
+            && remembers_all(&config(words))
     };
     runs::cases()
         .into_iter()
@@ -85,14 +87,16 @@ fn remembers_all(config: &Config) -> bool {
 }
 
 #[test]
-fn residuals_that_no_device_keeps_are_refused_by_name() {
+fn what_no_device_has_is_refused_by_name() {
     for (options, what) in [
         ("codec = 'sign'; feedback = 0.5", "`feedback` of 0.5"),
         ("codec = 'sign'; feedback_down = 0.25", "`feedback` of 0.25"),
         ("codec = 'sign'; residual = 'i8'", "residuals of `i8`"),
         ("weighted = true", "weighted means"),
+        ("sync_every = 6; parts = 2", "means of `parts`"),
     ] {
-        let config = config(&format!("name = 'efficient-adam'; {options}"));
+        let name = if options.contains("parts") { "local-adam" } else { "efficient-adam" };
+        let config = config(&format!("name = '{name}'; {options}"));
         let refused = Resident::new(&config, Solo).err().expect("it has none").to_string();
         assert!(refused.contains(what), "{refused}");
     }

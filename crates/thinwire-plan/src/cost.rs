@@ -8,11 +8,11 @@
 //! round = (p + w + l) + (B−1)·(p + max(s, w) + w' + l + u) + (s + w' + l + u)
 //! ```
 //!
-//! A late round, τ steps under way, goes on while the workers compute for c seconds a step. Its way up has the time of one step, its way
-//! down that of the τ − 1 others; what is left of them is waited for:
+//! A late round, τ steps under way, goes on while the workers compute for c seconds a step, and pass over their own vectors for o. Its way
+//! up has the computing of one step, its way down the τ − 1 other steps; what is left of them is waited for:
 //!
 //! ```text
-//! late = B·(p + s + u) + max(0, B·w + l − c) + max(0, B·w' + l − (τ−1)·c)
+//! late = B·(p + s + u) + max(0, B·w + l − c) + max(0, B·w' + l − (τ−1)·(c + o))
 //! ```
 
 use crate::ddp::Ddp;
@@ -102,14 +102,14 @@ impl RoundCost {
 
 impl RoundCost {
     /// Seconds of a round that is so many steps under way, beyond computing, by the second formula.
-    pub fn late_seconds(&self, network: &Network, delay: u64, compute: f64) -> f64 {
+    pub fn late_seconds(&self, network: &Network, delay: u64, compute: f64, own: f64) -> f64 {
         if delay == 0 || !self.crosses() {
             return self.seconds(network);
         }
         let Bucket { count, pack, serve, apply, up, down } = self.bucket(network);
         let (count, others) = (count as f64, (delay - 1) as f64);
         let waits = |wire: f64, computing: f64| (count * wire + network.latency - computing).max(0.0);
-        count * (pack + serve + apply) + waits(up, compute) + waits(down, others * compute)
+        count * (pack + serve + apply) + waits(up, compute) + waits(down, others * (compute + own))
     }
 }
 
@@ -217,7 +217,8 @@ impl Estimate {
 
     /// Seconds of a coarse round beyond computing, averaged over those that are waited for and those that are late.
     fn coarse_seconds(&self, cost: &RoundCost, network: &Network) -> f64 {
-        let of = |(delay, rounds): (u64, u64)| rounds as f64 * cost.late_seconds(network, delay, self.compute);
+        let of =
+            |(delay, rounds): (u64, u64)| rounds as f64 * cost.late_seconds(network, delay, self.compute, self.skipped);
         let rounds = self.plan.delays().map(|(_, rounds)| rounds).sum::<u64>().max(1);
         self.plan.delays().map(of).sum::<f64>() / rounds as f64
     }

@@ -121,7 +121,7 @@ fn late_means_are_simulated_as_the_formula_has_them() {
                 let (simulated, formula) =
                     (one(&estimate, &place.hosts, &network, &CALM).step, estimate.mean_step(&network));
                 assert!(
-                    near(simulated, formula, 0.01), // the formula forgets that the optimizer's own passes hide a little too
+                    near(simulated, formula, 0.01),
                     "delay {delay}, {parts} parts, {bandwidth:e}: {simulated} {formula}"
                 );
             }

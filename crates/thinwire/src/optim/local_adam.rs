@@ -651,8 +651,9 @@ impl LocalAdam {
             "co2" => self.delay = self.delay.or(self.sync_every),
             "streaming-diloco" => {
                 self.parts.get_or_insert(8);
-                self.delay.get_or_insert(2);
-                self.mix.get_or_insert(0.5);
+                if *self.delay.get_or_insert(2) > 0 {
+                    self.mix.get_or_insert(0.5);
+                }
                 self.outer_rate.get_or_insert(0.4);
                 // Whoever chooses a codec gets residuals with it: what some lose is too much to forget.
                 if [config.codec, config.codec_up, config.codec_down].iter().all(Option::is_none) {
@@ -791,6 +792,10 @@ mod tests {
             (
                 "preset = 'co2'; sync_every = 12; delay = 3; mix = 0.5",
                 "delay = 3; mix = 0.5; outer = 'slow-momentum'; outer_momentum = 0.5; outer_rate = 1.0; sync = 'every'; sync_every = 12; sync_start = 0",
+            ),
+            (
+                "preset = 'streaming-diloco'; delay = 0; codec = 'f32'",
+                "outer = 'nesterov'; outer_momentum = 0.9; outer_rate = 0.4; parts = 8; sync = 'every'; sync_every = 96; sync_start = 0",
             ),
             (
                 "parts = 1",

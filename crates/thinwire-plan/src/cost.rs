@@ -98,9 +98,7 @@ impl RoundCost {
         let last = serve + down + latency + apply;
         first + (count - 1) as f64 * between + last
     }
-}
 
-impl RoundCost {
     /// Seconds of a round that is so many steps under way, beyond computing, by the second formula.
     pub fn late_seconds(&self, network: &Network, delay: u64, compute: f64, own: f64) -> f64 {
         if delay == 0 || !self.crosses() {
